@@ -1,0 +1,159 @@
+"""What a rule author imports: Rule, Finding, Fix, Safety, Severity, Claim, Waypoint."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from oomlint.analysis import Model
+
+REPOSITORY = "https://github.com/oomlint/oomlint"
+
+FAMILIES = {
+    "0": "oomlint's own comments",
+    "1": "graphs and tensors kept alive",
+    "2": "gradients across steps",
+    "3": "mixed precision",
+    "4": "allocator, loading and OOM handling",
+    "5": "model code",
+    "6": "distributed training",
+    "9": "advice (off by default)",
+}
+
+
+class Severity(Enum):
+    """How bad the flagged code is, by what it does when it runs."""
+
+    ERROR = "error"  # wrong numbers, an exception, or certain OOM
+    WARNING = "warning"  # memory or time is wasted
+    ADVICE = "advice"  # worth knowing
+
+
+class Safety(Enum):
+    """Whether a fix leaves the numbers that the code computes as they are."""
+
+    SAFE = "safe"
+    UNSAFE = "unsafe"
+
+
+class Claim(Enum):
+    """What `oomlint verify` must measure for a fix to count as confirmed (before -> after)."""
+
+    PEAK_FALLS = "the peak of device bytes falls"
+    GROWTH_STOPS = "device bytes stop growing from step to step"
+    NODES_STOP = "live autograd nodes stop growing from step to step"
+    GRADIENT_SHRINKS = "the gradient norm at the step falls by the number of micro-batches"
+    GRADIENT_WHOLE = "the step sees the gradient of the whole window"
+    GRADIENT_STOPS_GROWING = "the gradient norm at the step stops growing with the steps"
+    GRADIENT_RESTORED = "the gradient norm at the step rises to its true value"
+    NORM_BOUNDED = "the gradient norm at the step respects max_norm"
+    PARAMETERS_MOVE = "the parameters move"
+    UPDATE_RESTORED = "the parameter update gets its true size"
+    ERROR_GONE = "the error is gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Replaces the code points `start:end` of the text by `content`; an insertion has start == end."""
+
+    start: int
+    end: int
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """One remedy: a title in the imperative, its edits in ascending order, and its safety."""
+
+    title: str
+    edits: tuple[Edit, ...]
+    safety: Safety
+
+
+@dataclass(frozen=True, slots=True)
+class Waypoint:
+    """One event on the path that proves a finding; rows and columns are 1-based code points.
+
+    `filename` is absolute, or empty for the file that holds the finding.
+    """
+
+    what: str
+    row: int
+    column: int
+    end_row: int
+    end_column: int
+    filename: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A defect in one file; offsets and columns count code points, rows and columns start at 1."""
+
+    code: str
+    name: str
+    message: str
+    severity: Severity
+    start: int
+    end: int
+    row: int
+    column: int
+    end_row: int
+    end_column: int
+    fix: Fix | None = None
+    path: tuple[Waypoint, ...] = ()
+
+    @property
+    def url(self) -> str:
+        return rule_url(self.code, self.name)
+
+
+def rule_url(code: str, name: str) -> str:
+    return f"{REPOSITORY}/blob/main/rules/{code.lower()}_{name.replace('-', '_')}.py"
+
+
+class Rule:
+    """One question put to the model of a file; the docstring is the rule's only documentation."""
+
+    code: ClassVar[str]
+    name: ClassVar[str]
+    severity: ClassVar[Severity]
+    # All of these groups must have at least one word in the file for the rule to fire (sound).
+    tokens: ClassVar[tuple[tuple[str, ...], ...]]
+    # Any one of these measured on a fix confirms it.
+    claims: ClassVar[tuple[Claim, ...]]
+    default: ClassVar[bool] = True
+    preview: ClassVar[bool] = False
+
+    taken: ClassVar[dict[str, type[Rule]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        if not re.fullmatch(r"[A-Z]{3}\d{3}", cls.code):
+            raise TypeError(f"{cls.__qualname__}: `{cls.code}` is no code of the form OOM101")
+        other = Rule.taken.setdefault(cls.code, cls)
+        if other is not cls and (other.__module__, other.__qualname__) != (
+            cls.__module__,
+            cls.__qualname__,
+        ):
+            raise TypeError(f"{cls.code} is taken by {other.__module__}.{other.__qualname__}")
+
+    def check(self, model: Model) -> Iterator[Finding]:
+        raise NotImplementedError
+
+    @classmethod
+    def explanation(cls) -> str:
+        return inspect.cleandoc(cls.__doc__ or "")
+
+    @classmethod
+    def summary(cls) -> str:
+        """The first sentence of "What it does"."""
+        body = cls.explanation().split("## What it does", 1)[-1].strip()
+        return " ".join(body.split("\n\n", 1)[0].split())
+
+    @classmethod
+    def url(cls) -> str:
+        return rule_url(cls.code, cls.name)
