@@ -1,0 +1,14 @@
+"""Leaves out the tests of what is not installed, and says so in the header of the run."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+OPTIONAL = {"torch": "test_verify*", "pygls": "test_lsp*"}
+MISSING = [module for module in OPTIONAL if find_spec(module) is None]
+
+collect_ignore_glob = [OPTIONAL[module] for module in MISSING]
+
+
+def pytest_report_header() -> list[str]:
+    return [f"{module} is not installed: {OPTIONAL[module]} is left out" for module in MISSING]
