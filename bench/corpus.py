@@ -1,4 +1,4 @@
-"""Brings the public training code that oomlint is judged on, pinned in corpus.toml, onto this disk."""
+"""Brings the public code that oomlint is judged on, pinned in corpus.toml, onto this disk."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What was kept of a package: counts of Python files and lines, and whether it has these folders."""
+    """What was kept of a package: its Python files and lines, and which kinds of folder it has."""
 
     files: int
     lines: int
@@ -101,9 +101,7 @@ def read_lock(path: Path = LOCK) -> tuple[Package, ...]:
 
 
 def write_lock(packages: Sequence[Package], path: Path = LOCK) -> None:
-    lines = [
-        "# The code that bench/ledger.tsv judges. `python bench/corpus.py --lock` fills in what is open."
-    ]
+    lines = ["# The code that bench/ledger.tsv judges; `bench/corpus.py --lock` pins what is open."]
     for package in sorted(packages, key=lambda one: one.name.lower()):
         lines += ["", "[[package]]"]
         for key in ("name", "form", "version", "archive", "sha256", "platform"):
@@ -168,7 +166,7 @@ def kept(path: PurePosixPath) -> bool:
 
 
 def members(archive: Path) -> Iterator[tuple[PurePosixPath, IO[bytes]]]:
-    """Every regular file of an archive; links, devices and absolute or climbing paths are left out."""
+    """Every regular file of an archive; links and devices are left out."""
     if archive.name.endswith((".whl", ".zip")):
         with zipfile.ZipFile(archive) as file:
             for info in file.infolist():
@@ -178,9 +176,9 @@ def members(archive: Path) -> Iterator[tuple[PurePosixPath, IO[bytes]]]:
         return
     with tarfile.open(archive) as tar:
         for member in tar:
-            content = tar.extractfile(member) if member.isreg() else None
-            if content is not None:
-                yield PurePosixPath(member.name), content
+            body = tar.extractfile(member) if member.isreg() else None
+            if body is not None:
+                yield PurePosixPath(member.name), body
 
 
 def unpack(package: Package, cache: Path) -> Path:
