@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
+import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -178,7 +180,8 @@ def trail_line(waypoint: dict[str, Any]) -> str:
 
 
 def source_lines(path: Path) -> list[str]:
-    return path.read_bytes().decode("utf-8", "replace").splitlines()
+    # str.splitlines also splits at form feeds, which are no line ends in Python.
+    return re.split(r"\r\n|\r|\n", path.read_bytes().decode("utf-8", "replace"))
 
 
 def headers(lines: Sequence[str], row: int) -> list[int]:
@@ -245,12 +248,13 @@ def show_table(comparison: Comparison) -> bool:
         print(f"{rule:8}{counts} {share} {unjudged[rule]:9} {gone[rule]:6}")
     total = sum(verdicts.values(), Counter[str]())
     counts = "".join(f"{total[name]:11}" for name in columns)
-    print(f"{'all':8}{counts} {precision(total):9.1%} {unjudged.total():9} {gone.total():6}")
+    share = f"{precision(total):9.1%}" if total else "        -"
+    print(f"{'all':8}{counts} {share} {unjudged.total():9} {gone.total():6}")
     return not comparison.unjudged and precision(total) >= WANTED_PRECISION
 
 
 def check(comparison: Comparison) -> int:
-    for finding in comparison.unjudged:
+    for finding in sorted(comparison.unjudged, key=lambda one: (one.package, one.file, one.line)):
         place = f"{finding.package}-{finding.version}/{finding.file}:{finding.line}"
         print(f"unjudged {finding.identity} {finding.rule} {place}")
     for row in comparison.gone:
@@ -356,6 +360,7 @@ def main() -> int:
         chosen = [seen for seen, _ in comparison.judged if is_sampled(seen)]
     else:
         chosen = [seen for seen, row in comparison.judged if row.verdict != "right"]
+    chosen.sort(key=lambda one: (one.package.lower(), one.file, one.line, one.rule))
     wanted = [one for one in chosen if options.package in ("", one.package)][: options.limit]
     for finding in wanted:
         print(describe(finding, packages_folder(), options.before, options.after))
@@ -366,6 +371,8 @@ def main() -> int:
 if __name__ == "__main__":
     try:
         sys.exit(main())
+    except BrokenPipeError:
+        os._exit(0)  # the reader has seen enough, as with `| head`
     except (CorpusError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
