@@ -1,0 +1,117 @@
+"""The result of a check as an editor shows it: diagnostics that carry their own remedies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lsprotocol import types
+from pygls.workspace import PositionCodec
+
+from oomlint.lsp.documents import Document, document_uri
+from oomlint.rule import Edit, Finding, Safety, Severity, Waypoint
+from oomlint.source import Source, Unreadable, read
+from oomlint.suppressions import IGNORE, noqa_row
+
+if TYPE_CHECKING:
+    from oomlint.linter import FileResult
+
+SOURCE = "oomlint"
+SEVERITIES = {
+    Severity.ERROR: types.DiagnosticSeverity.Error,
+    Severity.WARNING: types.DiagnosticSeverity.Warning,
+    Severity.ADVICE: types.DiagnosticSeverity.Information,
+}
+
+
+def diagnostics(document: Document, result: FileResult, related: bool) -> list[types.Diagnostic]:
+    """One diagnostic a finding, or the syntax error; `related` adds the path that proves it."""
+    problem = result.problem
+    if problem is not None and problem.row:
+        start = document.client_position(problem.row, problem.column)
+        end = document.client_position(problem.row, problem.column + 1)
+        return [
+            types.Diagnostic(
+                types.Range(start, end),
+                problem.message,
+                severity=types.DiagnosticSeverity.Error,
+                code="invalid-syntax",
+                source=SOURCE,
+            )
+        ]
+    return [diagnostic(document, finding, related) for finding in result.findings]
+
+
+def diagnostic(document: Document, finding: Finding, related: bool) -> types.Diagnostic:
+    help_line = f"\n\nhelp: {finding.fix.title}" if finding.fix else ""
+    return types.Diagnostic(
+        document.range(finding.start, finding.end),
+        finding.message + help_line,
+        severity=SEVERITIES[finding.severity],
+        code=finding.code,
+        code_description=types.CodeDescription(finding.url),
+        source=SOURCE,
+        related_information=witness(document, finding.path) if related else None,
+        data=remedies(document, finding),
+    )
+
+
+def remedies(document: Document, finding: Finding) -> dict[str, Any]:
+    """What a quick fix needs, as plain JSON: the client hands it back with its request."""
+    fix = finding.fix
+    return {
+        "code": finding.code,
+        "title": fix.title if fix else None,
+        "edits": [wire_edit(document, edit) for edit in fix.edits] if fix else [],
+        "is_preferred": fix is not None and fix.safety is Safety.SAFE,
+        "noqa_edit": wire_edit(document, ignore_edit(document.source, finding)),
+    }
+
+
+def ignore_edit(source: Source, finding: Finding) -> Edit:
+    """Silences the finding by a comment of its own, or by one that is there already."""
+    row = noqa_row(source, finding.row)
+    line = source.line(row)
+    comment = IGNORE.search(line)
+    if comment and comment["codes"]:
+        end = source.line_starts[row - 1] + comment.end("codes")
+        return Edit(end, end, f", {finding.code}")
+    end = source.line_starts[row - 1] + len(line.rstrip())
+    return Edit(end, end, f"  # oomlint: ignore[{finding.code}]")
+
+
+def wire_edit(document: Document, edit: Edit) -> dict[str, Any]:
+    start, end = document.position(edit.start), document.position(edit.end)
+    return {
+        "range": {
+            "start": {"line": start.line, "character": start.character},
+            "end": {"line": end.line, "character": end.character},
+        },
+        "newText": edit.content,
+    }
+
+
+def witness(
+    document: Document, path: tuple[Waypoint, ...]
+) -> list[types.DiagnosticRelatedInformation]:
+    """The waypoints, each at its place in this document or in another file of the project."""
+    places = {"": document}
+    for name in {point.filename for point in path} - {""}:
+        places[name] = other_document(Path(name), document.codec)
+    information = []
+    for point in path:
+        place = places[point.filename]
+        start = place.client_position(point.row, point.column)
+        end = place.client_position(point.end_row, point.end_column)
+        location = types.Location(place.uri, types.Range(start, end))
+        information.append(types.DiagnosticRelatedInformation(location, point.what))
+    return information
+
+
+def other_document(path: Path, codec: PositionCodec) -> Document:
+    """A file that is on the path; when it cannot be read any more, a text of no lines."""
+    try:
+        source = read(path)
+    except (Unreadable, OSError):
+        source = Source(path, "")
+    return Document(document_uri(path), None, source, codec)

@@ -1,0 +1,190 @@
+"""A language client of the tests: speaks JSON-RPC with the real server process over its pipes."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+PLUGIN = Path(__file__).parent / "plugin"
+OOMLINT = Path(sys.executable).with_name("oomlint")
+PATIENCE_S = 30.0
+CAPABILITIES: dict[str, Any] = {
+    "workspace": {"workspaceEdit": {"documentChanges": True}},
+    "textDocument": {
+        "publishDiagnostics": {"relatedInformation": True, "dataSupport": True},
+        "codeAction": {"dataSupport": True, "resolveSupport": {"properties": ["edit"]}},
+    },
+}
+
+
+class Client:
+    """One session; every message of the server is kept in order of arrival."""
+
+    def __init__(self, folder: Path, capabilities: dict[str, Any] | None = None) -> None:
+        environment = {**os.environ, "PYTHONPATH": str(PLUGIN)}
+        self.folder = folder
+        self.process = subprocess.Popen(
+            [str(OOMLINT), "server"],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        self.inbox: queue.Queue[dict[str, Any]] = queue.Queue()
+        self.unread: list[dict[str, Any]] = []
+        self.errors: list[bytes] = []
+        self.number = 0
+        threading.Thread(target=self.listen, daemon=True).start()
+        threading.Thread(target=self.drain, daemon=True).start()
+        self.hello = self.ask(
+            "initialize",
+            {
+                "processId": os.getpid(),
+                "rootUri": folder.as_uri(),
+                "capabilities": CAPABILITIES if capabilities is None else capabilities,
+            },
+        )
+        self.tell("initialized", {})
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+    def listen(self) -> None:
+        stream = self.process.stdout
+        assert stream is not None
+        size = 0
+        while line := stream.readline():
+            name, _, value = line.partition(b":")
+            if name.lower() == b"content-length":
+                size = int(value)
+            elif not line.strip():
+                self.inbox.put(json.loads(stream.read(size)))
+
+    def drain(self) -> None:
+        assert self.process.stderr is not None
+        self.errors.extend(self.process.stderr)
+
+    def send(self, message: dict[str, Any]) -> None:
+        body = json.dumps({"jsonrpc": "2.0", **message}).encode()
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+        self.process.stdin.flush()
+
+    def tell(self, method: str, params: dict[str, Any]) -> None:
+        self.send({"method": method, "params": params})
+
+    def ask(self, method: str, params: dict[str, Any] | None) -> Any:
+        self.number += 1
+        number = self.number
+        self.send({"id": number, "method": method, "params": params})
+        reply = self.wait(lambda message: message.get("id") == number and "method" not in message)
+        if "error" in reply:
+            raise AssertionError(f"{method}: {reply['error']}")
+        return reply["result"]
+
+    def wait(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """The first message that is `wanted`, among those not read yet; others stay unread."""
+        for index, message in enumerate(self.unread):
+            if wanted(message):
+                return self.unread.pop(index)
+        while True:
+            try:
+                message = self.inbox.get(timeout=PATIENCE_S)
+            except queue.Empty:
+                said = b"".join(self.errors).decode()
+                raise AssertionError(
+                    f"no such message came; unread: {self.unread}\n{said}"
+                ) from None
+            if wanted(message):
+                return message
+            self.unread.append(message)
+
+    def uri(self, name: str) -> str:
+        return (self.folder / name).as_uri()
+
+    def open(self, name: str, text: str, version: int = 1) -> list[dict[str, Any]]:
+        """Opens a document and returns its diagnostics."""
+        item = {"uri": self.uri(name), "languageId": "python", "version": version, "text": text}
+        self.tell("textDocument/didOpen", {"textDocument": item})
+        return self.published(name, version)
+
+    def change(self, name: str, version: int, *changes: dict[str, Any]) -> None:
+        identifier = {"uri": self.uri(name), "version": version}
+        self.tell(
+            "textDocument/didChange", {"textDocument": identifier, "contentChanges": [*changes]}
+        )
+
+    def published(self, name: str, version: int | None) -> list[dict[str, Any]]:
+        """The diagnostics that the server publishes for this version."""
+        params = self.wait(
+            lambda message: (
+                message.get("method") == "textDocument/publishDiagnostics"
+                and message["params"]["uri"] == self.uri(name)
+                and message["params"].get("version") == version
+            )
+        )["params"]
+        found: list[dict[str, Any]] = params["diagnostics"]
+        return found
+
+    def actions(
+        self,
+        name: str,
+        diagnostics: list[dict[str, Any]],
+        only: list[str] | None = None,
+        place: dict[str, Any] | None = None,
+    ) -> list[dict[str, Any]]:
+        nowhere = {"start": {"line": 99, "character": 0}, "end": {"line": 99, "character": 0}}
+        context: dict[str, Any] = {"diagnostics": diagnostics}
+        if only is not None:
+            context["only"] = only
+        found: list[dict[str, Any]] = self.ask(
+            "textDocument/codeAction",
+            {
+                "textDocument": {"uri": self.uri(name)},
+                "range": place or nowhere,
+                "context": context,
+            },
+        )
+        return found
+
+    def leave(self) -> int:
+        """Ends the session as the protocol says; the exit status of the server."""
+        assert self.ask("shutdown", None) is None
+        self.send({"method": "exit"})
+        return self.process.wait(PATIENCE_S)
+
+
+def apply_edits(text: str, edits: list[dict[str, Any]]) -> str:
+    """Applies text edits whose positions count UTF-16 units, as an editor does."""
+    units = text.encode("utf-16-le")
+    starts = [0]
+    for line in text.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line.encode("utf-16-le")))
+
+    def place(position: dict[str, int]) -> int:
+        return starts[position["line"]] + 2 * position["character"]
+
+    ordered = sorted(edits, key=lambda edit: place(edit["range"]["start"]), reverse=True)
+    for edit in ordered:
+        start, end = place(edit["range"]["start"]), place(edit["range"]["end"])
+        units = units[:start] + edit["newText"].encode("utf-16-le") + units[end:]
+    return units.decode("utf-16-le")
