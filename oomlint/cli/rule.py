@@ -1,0 +1,60 @@
+"""`oomlint rule`: prints what a rule's docstring says, as Markdown or JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from oomlint import registry
+from oomlint.errors import OomlintError
+from oomlint.rule import FAMILIES, Rule
+
+
+@click.command()
+@click.argument("wanted", required=False, metavar="CODE|NAME")
+@click.option("--all", "every", is_flag=True, help="All rules.")
+@click.option(
+    "--output-format", type=click.Choice(["text", "json"]), default="text", show_default=True
+)
+def rule(wanted: str | None, every: bool, output_format: str) -> None:
+    """Explain a rule: what it finds, why that is bad, and what its fix does."""
+    if every == bool(wanted):
+        raise OomlintError("name one rule, as in `oomlint rule OOM101`, or say `--all`")
+    rules = registry.all_rules() if wanted is None else (registry.find_rule(wanted),)
+    if output_format == "json":
+        objects = [rule_object(item) for item in rules]
+        click.echo(json.dumps(objects if every else objects[0], indent=2))
+        return
+    click.echo("\n\n".join(markdown(item) for item in rules))
+
+
+def markdown(item: type[Rule]) -> str:
+    """The page of one rule, as `oomlint rule`, hover and reports show it."""
+    return f"# {item.name} ({item.code})\n\n{status(item)}\n\n{item.explanation()}".rstrip()
+
+
+def status(item: type[Rule]) -> str:
+    facts = [f"Severity: {item.severity.value}."]
+    if not item.default:
+        facts.append("Off unless selected.")
+    if item.preview:
+        facts.append("In preview: needs `--preview`.")
+    return " ".join(facts)
+
+
+def rule_object(item: type[Rule]) -> dict[str, Any]:
+    return {
+        "name": item.name,
+        "code": item.code,
+        "linter": "oomlint",
+        "summary": item.summary(),
+        "severity": item.severity.value,
+        "category": FAMILIES.get(item.code[3], "third party"),
+        "default": item.default,
+        "preview": item.preview,
+        "explanation": item.explanation(),
+        "effect": [claim.value for claim in item.claims],
+        "url": item.url(),
+    }

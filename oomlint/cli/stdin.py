@@ -1,0 +1,62 @@
+"""`oomlint check -`: one text on stdin, under the name that `--stdin-filename` gives it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from oomlint.cli.check import report, warn
+from oomlint.cli.fix import print_diff, say_would_fix
+from oomlint.cli.options import Options
+from oomlint.cli.summary import Outcome
+from oomlint.files import is_excluded
+from oomlint.fixer import fix_text
+from oomlint.linter import FileResult, Problem, check_source
+from oomlint.reports.report import Texts
+from oomlint.selection import select
+from oomlint.settings import Settings, SettingsFinder
+from oomlint.source import Source, Unreadable, from_bytes
+
+
+def check_stdin(options: Options, finder: SettingsFinder, run_settings: Settings) -> Outcome:
+    """Checks stdin; with `--fix`, the fixed text goes to stdout and everything else to stderr."""
+    data = sys.stdin.buffer.read()
+    path = Path(os.path.abspath(options.stdin_filename or "<stdin>"))
+    settings = finder.for_file(path)
+    writes_text = (options.fix or options.fix_only) and not options.diff
+    if options.stdin_filename and is_excluded(str(path), settings):
+        if writes_text:
+            write_bytes(data)
+        return Outcome()
+    warn(options, select(settings).warnings)
+    try:
+        source = from_bytes(path, data)
+    except Unreadable as error:
+        if writes_text:
+            write_bytes(data)
+        outcome = Outcome((FileResult(path, problem=Problem("unreadable", str(error))),))
+        report(options, run_settings, outcome, Texts({path: None}), err=writes_text)
+        return outcome
+    if not options.changes_text:
+        outcome = Outcome((check_source(source, settings),))
+        report(options, run_settings, outcome, Texts({path: source}))
+        return outcome
+    fixed = fix_text(source, settings, bool(run_settings.unsafe_fixes))
+    warn(options, fixed.refusals)
+    if options.diff:
+        label = options.stdin_filename or "<stdin>"
+        differs = print_diff(options, label, source.text, fixed.text)
+        say_would_fix(options, len(fixed.applied), len(fixed.held_back))
+        return Outcome(differs=differs)
+    write_bytes(source.encode(fixed.text))
+    after = Source(path, fixed.text, source.encoding, source.bom)
+    done = ((path, fixed.applied),) if fixed.applied else ()
+    outcome = Outcome((fixed.result,), done)
+    report(options, run_settings, outcome, Texts({path: after}), err=True)
+    return outcome
+
+
+def write_bytes(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()

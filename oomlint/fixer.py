@@ -1,0 +1,174 @@
+"""Text edits -> new text: overlap, convergence, syntax, and files replaced whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from oomlint.errors import OomlintError
+from oomlint.linter import FileResult, check_source
+from oomlint.rule import Edit, Finding, Fix, Safety
+from oomlint.settings import Settings
+from oomlint.source import Source, read
+from oomlint.syntax import NoPython
+from oomlint.syntax import check_source as check_syntax
+
+MAX_PASSES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class FixedText:
+    """A text after all applicable fixes; `result` is what its last check still says."""
+
+    text: str
+    applied: tuple[Finding, ...]
+    # Findings whose fix is unsafe and was not asked for.
+    held_back: tuple[Finding, ...]
+    result: FileResult
+    # One sentence for each fix that was refused.
+    refusals: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FixedFile:
+    """One file's source as read, and what became of its text."""
+
+    source: Source
+    fixed: FixedText
+
+
+def fix_text(source: Source, settings: Settings, unsafe: bool) -> FixedText:
+    """Applies fixes until none is left or ten passes are done. Raises nothing."""
+    applied: list[Finding] = []
+    refused: dict[tuple[str, str], str] = {}
+    current = source
+    result = check_source(current, settings)
+    for _ in range(MAX_PASSES):
+        wanted = [
+            finding
+            for finding in result.findings
+            if is_applicable(finding.fix, unsafe) and (finding.code, finding.message) not in refused
+        ]
+        if not wanted:
+            break
+        text, done = apply_fixes(current.text, wanted)
+        if not is_sound(current, text):
+            text, done, bad = apply_sound(current, wanted)
+            refused.update({(f.code, f.message): refusal(f) for f in bad})
+        if text == current.text:
+            break
+        applied += done
+        current = Source(source.path, text, source.encoding, source.bom)
+        result = check_source(current, settings)
+    held_back = tuple(f for f in result.findings if f.fix and not is_applicable(f.fix, unsafe))
+    return FixedText(current.text, tuple(applied), held_back, result, tuple(refused.values()))
+
+
+def is_applicable(fix: Fix | None, unsafe: bool) -> bool:
+    return fix is not None and (unsafe or fix.safety is Safety.SAFE)
+
+
+def apply_edits(text: str, fixes: Iterable[Fix]) -> tuple[str, tuple[Fix, ...]]:
+    """The text after as many fixes as do not overlap, and those fixes; the earlier one wins.
+
+    An edit that two fixes share (an import that both need) is made once.
+    """
+    taken: dict[tuple[int, int], Edit] = {}
+    applied = []
+    for fix in sorted(fixes, key=lambda fix: fix.edits[0].start if fix.edits else 0):
+        new = [edit for edit in fix.edits if taken.get((edit.start, edit.end)) != edit]
+        if not fix.edits or any(clashes(edit, taken) for edit in new):
+            continue
+        taken.update({(edit.start, edit.end): edit for edit in new})
+        applied.append(fix)
+    parts = []
+    position = 0
+    for edit in sorted(taken.values(), key=lambda edit: (edit.start, edit.end)):
+        parts += [text[position : edit.start], edit.content]
+        position = edit.end
+    parts.append(text[position:])
+    return "".join(parts), tuple(applied)
+
+
+def clashes(edit: Edit, taken: dict[tuple[int, int], Edit]) -> bool:
+    if (edit.start, edit.end) in taken:
+        return True
+    return any(edit.start < end and start < edit.end for start, end in taken)
+
+
+def apply_fixes(text: str, findings: Iterable[Finding]) -> tuple[str, tuple[Finding, ...]]:
+    findings = tuple(findings)
+    fixes = {id(finding.fix): finding for finding in findings}
+    text, applied = apply_edits(text, [f.fix for f in findings if f.fix is not None])
+    return text, tuple(fixes[id(fix)] for fix in applied)
+
+
+def apply_sound(
+    source: Source, findings: Iterable[Finding]
+) -> tuple[str, tuple[Finding, ...], tuple[Finding, ...]]:
+    """Applies only fixes that leave Python behind when made alone; the last item is the others."""
+    good: list[Finding] = []
+    bad: list[Finding] = []
+    for finding in findings:
+        alone, _ = apply_fixes(source.text, [finding])
+        (good if is_sound(source, alone) else bad).append(finding)
+    text, applied = apply_fixes(source.text, good)
+    if not is_sound(source, text):
+        return source.text, (), (*bad, *good)
+    return text, applied, tuple(bad)
+
+
+def is_sound(source: Source, text: str) -> bool:
+    """Whether the new text is Python and its own encoding can hold it."""
+    try:
+        source.encode(text)
+        check_syntax(Source(source.path, text))
+    except (NoPython, UnicodeEncodeError):
+        return False
+    return True
+
+
+def refusal(finding: Finding) -> str:
+    return (
+        f"the fix of {finding.code} at row {finding.row} was refused, because the result would not"
+        " be valid Python in the file's encoding; please report this"
+    )
+
+
+def fix_file(path: str, settings: Settings, unsafe: bool) -> FixedFile:
+    """Reads a file and fixes its text; writes nothing. Raises OSError or Unreadable."""
+    source = read(Path(path))
+    return FixedFile(source, fix_text(source, settings, unsafe))
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replaces a file's content in one step, keeping its mode; a link stays and its target changes.
+
+    Raises OomlintError when the folder or the file cannot be written.
+    """
+    target = Path(os.path.realpath(path))
+    try:
+        state = target.stat()
+        if not os.access(target, os.W_OK):
+            raise PermissionError(13, "permission denied")
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            with contextlib.suppress(OSError, AttributeError):
+                os.chown(temporary, state.st_uid, state.st_gid)
+            os.chmod(temporary, state.st_mode & 0o7777)
+            os.replace(temporary, target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+    except OSError as error:
+        reason = (error.strerror or type(error).__name__).lower()
+        raise OomlintError(f"{path}: cannot be written: {reason}; it is unchanged") from None

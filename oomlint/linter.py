@@ -1,0 +1,166 @@
+"""Source and rules -> findings: gate, analysis, rules, suppressions, for one file."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from oomlint import syntax
+from oomlint.gate import Gate
+from oomlint.rule import REPOSITORY, Edit, Finding, Rule
+from oomlint.selection import Selection, select
+from oomlint.settings import Settings
+from oomlint.source import MAX_BYTES, Source, Unreadable, from_bytes
+from oomlint.suppressions import suppress
+from oomlint.syntax import NoPython
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a file could not be checked (or not whole); row and column are 1-based, 0 for none.
+
+    `kind` is `invalid-syntax`, `unreadable`, `crashed` or `internal-error`.
+    """
+
+    kind: str
+    message: str
+    row: int = 0
+    column: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FileResult:
+    """All that one file's check says; findings are in order of position, then code."""
+
+    path: Path
+    findings: tuple[Finding, ...] = ()
+    problem: Problem | None = None
+    # `row: sentence` about suppression comments that mean nothing.
+    warnings: tuple[str, ...] = ()
+    dependencies: tuple[Path, ...] = ()
+    depends_on_callers: bool = False
+
+
+GATES: dict[tuple[type[Rule], ...], Gate] = {}
+
+
+def gate_for(rules: tuple[type[Rule], ...]) -> Gate:
+    gate = GATES.get(rules)
+    if gate is None:
+        gate = GATES[rules] = Gate(rules)
+    return gate
+
+
+def check_source(source: Source, settings: Settings, *, gate: bool = True) -> FileResult:
+    """Checks one text in this process; `gate=False` puts every rule's question (for tests)."""
+    selection = select(settings)
+    rules = selection.rules_for(str(source.path), settings)
+    if gate:
+        rules = gate_for(rules).open_rules(source.text.encode("utf-8", "replace"))
+    try:
+        syntax.check_source(source)
+    except NoPython as error:
+        return syntax_result(source.path, error)
+    return run_rules(source, rules, selection, settings)
+
+
+def check_bytes_of(path: Path, data: bytes, settings: Settings) -> FileResult:
+    """Checks one file's bytes; what no rule can fire in is neither decoded nor analysed."""
+    selection = select(settings)
+    rules = gate_for(selection.rules_for(str(path), settings)).open_rules(data)
+    if not rules and len(data) > MAX_BYTES:
+        return FileResult(path)
+    try:
+        if not rules:
+            syntax.check_bytes(path, data)
+            return FileResult(path)
+        source = from_bytes(path, data)
+        syntax.check_source(source)
+    except Unreadable as error:
+        return FileResult(path, problem=Problem("unreadable", str(error)))
+    except NoPython as error:
+        return syntax_result(path, error)
+    return run_rules(source, rules, selection, settings)
+
+
+def check_file(path: Path, settings: Settings) -> FileResult:
+    """Reads and checks one file."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        return unreadable(path, error)
+    return check_bytes_of(path, data, settings)
+
+
+def unreadable(path: Path, error: OSError) -> FileResult:
+    reason = (error.strerror or type(error).__name__).lower()
+    return FileResult(path, problem=Problem("unreadable", f"cannot be read: {reason}"))
+
+
+def syntax_result(path: Path, error: NoPython) -> FileResult:
+    return FileResult(
+        path, problem=Problem("invalid-syntax", error.message, error.row, error.column)
+    )
+
+
+def run_rules(
+    source: Source, rules: Iterable[type[Rule]], selection: Selection, settings: Settings
+) -> FileResult:
+    """Builds the model once and puts each rule's question to it."""
+    rules = tuple(rules)
+    if not rules:
+        return FileResult(source.path)
+    from oomlint.analysis import SyntaxProblem, analyse
+
+    doing = "the analysis"
+    try:
+        model = analyse(source, settings.root)
+        findings: list[Finding] = []
+        for rule in rules:
+            doing = rule.code
+            findings += rule().check(model)
+    except SyntaxProblem as error:
+        problem = Problem("invalid-syntax", error.message, error.row, error.column)
+        return FileResult(source.path, problem=problem)
+    except RecursionError:
+        problem = Problem("unreadable", "holds an expression that is nested too deeply to analyse")
+        return FileResult(source.path, problem=problem)
+    except Exception as error:
+        return FileResult(source.path, problem=internal_error(doing, error))
+    ordered = sorted(
+        (with_newlines(selection.adjusted(item), source) for item in dict.fromkeys(findings)),
+        key=lambda item: (item.start, item.end, item.code),
+    )
+    kept, warnings = suppress(source, tuple(ordered))
+    return FileResult(
+        source.path,
+        kept,
+        warnings=warnings,
+        dependencies=model.dependencies,
+        depends_on_callers=model.depends_on_callers,
+    )
+
+
+def internal_error(doing: str, error: Exception) -> Problem:
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{Path(frame.filename).name}:{frame.lineno}"
+    said = " ".join(str(error).split())
+    return Problem(
+        "internal-error",
+        f"{doing} failed with {type(error).__name__}: {said} ({where});"
+        f" this is a bug in oomlint, please report it at {REPOSITORY}/issues",
+    )
+
+
+def with_newlines(finding: Finding, source: Source) -> Finding:
+    """The finding whose fix writes the line ends of the file itself."""
+    newline = source.newline
+    if finding.fix is None or newline == "\n":
+        return finding
+    edits = tuple(
+        Edit(e.start, e.end, e.content.replace("\r\n", "\n").replace("\n", newline))
+        for e in finding.fix.edits
+    )
+    return replace(finding, fix=replace(finding.fix, edits=edits))

@@ -1,0 +1,42 @@
+"""What every output format is given: results, the texts they point into, and how to show them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from oomlint.linter import FileResult
+from oomlint.rule import Fix, Safety
+from oomlint.settings import shown_path
+from oomlint.source import Source, Unreadable, read
+
+
+@dataclass(slots=True)
+class Texts:
+    """The sources that reports quote, read when first needed; an unreadable one is None."""
+
+    known: dict[Path, Source | None] = field(default_factory=dict)
+
+    def get(self, path: Path) -> Source | None:
+        if path not in self.known:
+            try:
+                self.known[path] = read(path)
+            except (OSError, Unreadable):
+                self.known[path] = None
+        return self.known[path]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """`unsafe` tells whether unsafe fixes would be applied now."""
+
+    results: tuple[FileResult, ...]
+    texts: Texts
+    unsafe: bool
+    color: bool = False
+    # A path as the user sees it.
+    show: Callable[[Path], str] = shown_path
+
+    def applies(self, fix: Fix | None) -> bool:
+        return fix is not None and (self.unsafe or fix.safety is Safety.SAFE)

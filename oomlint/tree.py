@@ -1,0 +1,160 @@
+"""Checks many files: stored results first, the rest in parallel workers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from oomlint.cache import Contents, ProjectCache, digest_of
+from oomlint.fixer import FixedFile, fix_file
+from oomlint.linter import FileResult, Problem, check_bytes_of, unreadable
+from oomlint.selection import select
+from oomlint.settings import Settings
+from oomlint.source import Unreadable
+from oomlint.workers import Chunk, Died, Work, available_jobs, run
+
+FILES_PER_CHUNK = 24
+
+# Told how many of how many files are done.
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TreeResult:
+    """What a run has to say: only files with findings, problems or warnings, in order of path."""
+
+    results: tuple[FileResult, ...]
+    checked: int
+    # Files whose stored result was still true.
+    cached: int
+    # About selectors that have no effect.
+    warnings: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Group:
+    """The files of one project under one set of settings."""
+
+    settings: Settings
+    paths: list[str]
+    cache: ProjectCache | None = None
+    missing: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def check_paths(
+    files: Iterable[tuple[str, Settings]],
+    *,
+    jobs: int | None = None,
+    use_cache: bool = True,
+    progress: Progress | None = None,
+) -> TreeResult:
+    """Checks absolute paths under their settings. Raises OomlintError for an unknown selector."""
+    groups = grouped(files)
+    started, contents = time.time_ns(), Contents()
+    results: list[FileResult] = []
+    for group in groups:
+        if use_cache:
+            group.cache = ProjectCache(group.settings, contents, started)
+        results += look_up(group)
+    owners = {path: group for group in groups for path in group.missing}
+    total = sum(len(group.paths) for group in groups)
+    done = total - len(owners)
+    for path, outcome in run(chunks(groups, check_one), jobs or available_jobs()):
+        result: FileResult
+        digest: str
+        result, digest = (crashed(path, outcome), "") if isinstance(outcome, Died) else outcome
+        cache = owners[path].cache
+        if cache is not None:
+            cache.store(result, digest)
+        if says_something(result):
+            results.append(result)
+        done += 1
+        if progress is not None:
+            progress(done, total)
+    for group in groups:
+        if group.cache is not None:
+            group.cache.save(group.warnings)
+    warnings = dict.fromkeys(warning for group in groups for warning in group.warnings)
+    results.sort(key=lambda result: str(result.path))
+    return TreeResult(tuple(results), total, total - len(owners), tuple(warnings))
+
+
+def grouped(files: Iterable[tuple[str, Settings]]) -> list[Group]:
+    groups: dict[int, Group] = {}
+    for path, settings in files:
+        if id(settings) not in groups:
+            groups[id(settings)] = Group(settings, [])
+        groups[id(settings)].paths.append(path)
+    return list(groups.values())
+
+
+def look_up(group: Group) -> Iterator[FileResult]:
+    """Yields stored results that say something; sets what is missing, and the warnings."""
+    missing = []
+    for path in group.paths:
+        result = group.cache.lookup(path) if group.cache else None
+        if result is None:
+            missing.append(path)
+        elif says_something(result):
+            yield result
+    group.missing = tuple(missing)
+    if group.cache is None or group.cache.warnings is None or missing:
+        # Imports the rules, and refuses unknown selectors before any worker starts.
+        group.warnings = select(group.settings).warnings
+    else:
+        group.warnings = tuple(group.cache.warnings)
+
+
+def says_something(result: FileResult) -> bool:
+    return bool(result.findings or result.problem or result.warnings)
+
+
+def chunks(groups: Iterable[Group], work: Work) -> Iterator[Chunk]:
+    for group in groups:
+        for first in range(0, len(group.missing), FILES_PER_CHUNK):
+            yield Chunk(work, group.settings, group.missing[first : first + FILES_PER_CHUNK])
+
+
+def check_one(path: str, settings: Settings) -> tuple[FileResult, str]:
+    """In a worker: the result and the digest of the content that it belongs to."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        return unreadable(Path(path), error), ""
+    return check_bytes_of(Path(path), data, settings), digest_of(data)
+
+
+def crashed(path: str, death: Died) -> FileResult:
+    message = f"a worker died while checking this file ({death.reason}); it was not checked"
+    return FileResult(Path(path), problem=Problem("crashed", message))
+
+
+def fix_paths(
+    files: Iterable[tuple[str, Settings]], unsafe: bool, jobs: int | None = None
+) -> Iterator[tuple[str, FixedFile | str]]:
+    """Computes fixed texts in workers, as (path, text or why there is none); writes nothing."""
+    work = fix_unsafe if unsafe else fix_safe
+    pending = [Chunk(work, settings, (path,)) for path, settings in files]
+    for path, outcome in run(pending, jobs or available_jobs()):
+        if isinstance(outcome, Died):
+            yield path, f"a worker died while fixing this file ({outcome.reason}); it is unchanged"
+        else:
+            yield path, outcome
+
+
+def fix_safe(path: str, settings: Settings) -> FixedFile | str:
+    return fix_or_reason(path, settings, unsafe=False)
+
+
+def fix_unsafe(path: str, settings: Settings) -> FixedFile | str:
+    return fix_or_reason(path, settings, unsafe=True)
+
+
+def fix_or_reason(path: str, settings: Settings, unsafe: bool) -> FixedFile | str:
+    try:
+        return fix_file(path, settings, unsafe)
+    except (OSError, Unreadable) as error:
+        return f"cannot be fixed: {error}"

@@ -1,0 +1,180 @@
+"""Worker processes that check files; a worker that dies costs one file, never the run."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from oomlint.settings import Settings
+
+# All processes together stay below 600 MB; a worker that grows past its share is replaced.
+WORKER_BYTES = 480 * 1024 * 1024
+
+Work = Callable[[str, Settings], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Files of one project for one worker; `alone` marks the second try of a fatal file."""
+
+    work: Work
+    settings: Settings
+    paths: tuple[str, ...]
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """A worker died twice on the same file."""
+
+    reason: str
+
+
+@dataclass(slots=True)
+class Worker:
+    process: BaseProcess
+    pipe: Connection
+    chunk: Chunk | None = None
+    done: int = 0
+
+
+def available_jobs() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def run(chunks: Iterable[Chunk], jobs: int) -> Iterator[tuple[str, Any]]:
+    """Yields (path, what its work returned or Died) as they come; `jobs` processes at most."""
+    waiting = deque(chunks)
+    jobs = max(1, min(jobs, len(waiting)))
+    context = start_context()
+    workers: list[Worker] = []
+    try:
+        while waiting or any(worker.chunk for worker in workers):
+            while waiting and len(workers) < jobs:
+                workers.append(start(context, workers, WORKER_BYTES // jobs))
+            for worker in workers:
+                if worker.chunk is None and waiting:
+                    assign(worker, waiting.popleft(), waiting)
+            yield from collect(workers, waiting)
+    finally:
+        for worker in workers:
+            stop(worker)
+
+
+def start_context() -> BaseContext:
+    # A fork inherits the imported rules; elsewhere the platform's own default is the safe one.
+    return multiprocessing.get_context("fork" if sys.platform == "linux" else None)
+
+
+def start(context: BaseContext, workers: list[Worker], most_bytes: int) -> Worker:
+    ours, theirs = multiprocessing.Pipe()
+    # A forked child holds copies of these ends; it must close them to notice that we are gone.
+    inherited = []
+    if context.get_start_method() == "fork":
+        inherited = [worker.pipe for worker in workers] + [ours]
+    process = context.Process(  # type: ignore[attr-defined] # every concrete context has it
+        target=serve, args=(theirs, inherited, most_bytes), daemon=True
+    )
+    process.start()
+    theirs.close()
+    return Worker(process, ours)
+
+
+def assign(worker: Worker, chunk: Chunk, waiting: deque[Chunk]) -> None:
+    try:
+        worker.pipe.send(chunk)
+    except OSError:
+        # It died between two chunks; `collect` will see that and the chunk goes to another.
+        waiting.appendleft(chunk)
+        return
+    worker.chunk, worker.done = chunk, 0
+
+
+def collect(workers: list[Worker], waiting: deque[Chunk]) -> Iterator[tuple[str, Any]]:
+    """Waits until a worker says something, and takes in all that is there."""
+    by_pipe = {worker.pipe: worker for worker in workers}
+    for pipe in wait(list(by_pipe)):
+        worker = by_pipe[pipe]  # type: ignore[index] # only our own connections are waited for
+        try:
+            outcome = worker.pipe.recv()
+        except (EOFError, OSError):
+            workers.remove(worker)
+            yield from bury(worker, waiting)
+            continue
+        if worker.chunk is None:
+            continue
+        yield worker.chunk.paths[worker.done], outcome
+        worker.done += 1
+        if worker.done == len(worker.chunk.paths):
+            worker.chunk = None
+
+
+def bury(worker: Worker, waiting: deque[Chunk]) -> Iterator[tuple[str, Any]]:
+    """Puts the rest of a dead worker's chunk back; the file it died on gets one try alone."""
+    worker.pipe.close()
+    worker.process.join()
+    chunk = worker.chunk
+    if chunk is None:
+        return
+    killer, rest = chunk.paths[worker.done], chunk.paths[worker.done + 1 :]
+    if rest:
+        waiting.appendleft(Chunk(chunk.work, chunk.settings, rest))
+    if chunk.alone:
+        yield killer, Died(death(worker.process.exitcode))
+    else:
+        waiting.appendleft(Chunk(chunk.work, chunk.settings, (killer,), alone=True))
+
+
+def death(code: int | None) -> str:
+    if code is not None and code < 0:
+        try:
+            return signal.Signals(-code).name
+        except ValueError:
+            return f"signal {-code}"
+    return f"exit status {code}"
+
+
+def stop(worker: Worker) -> None:
+    worker.pipe.close()
+    if worker.chunk is not None:
+        worker.process.terminate()
+    worker.process.join(1)
+    if worker.process.is_alive():
+        worker.process.kill()
+
+
+def serve(pipe: Connection, inherited: list[Connection], most_bytes: int) -> None:
+    """A worker's life: chunks in, one outcome a file out, until the other end closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends us
+    for other in inherited:
+        other.close()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)  # trees are big and short-lived: fewer, later collections
+    try:
+        while resident_bytes() < most_bytes:
+            chunk = pipe.recv()
+            for path in chunk.paths:
+                pipe.send(chunk.work(path, chunk.settings))
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return
+
+
+def resident_bytes() -> int:
+    """What this process holds in memory now; 0 where the system does not say."""
+    try:
+        with open("/proc/self/statm") as state:
+            return int(state.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
