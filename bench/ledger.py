@@ -21,6 +21,7 @@ LEDGER = Path(__file__).with_name("ledger.tsv")
 VERDICTS = ("right", "wrong", "debatable")
 WANTED_PRECISION = 0.95
 BEFORE, AFTER = 8, 4
+CODE = re.compile(r"[A-Z]{3}\d{3}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +154,14 @@ def read_verdicts(text: str) -> dict[str, tuple[str, str]]:
     return verdicts
 
 
+def is_finding(row: dict[str, Any]) -> bool:
+    """Not so for a file that could not be read or parsed."""
+    return CODE.fullmatch(row["code"]) is not None
+
+
 def to_seen(row: dict[str, Any], packages: Sequence[Package], root: Path) -> Seen | None:
     """One object of `--output-format json`; None for a file that is no Python of ours."""
-    if not row["code"] or row["code"] == "invalid-syntax":
+    if not is_finding(row):
         return None
     relative = Path(row["filename"]).relative_to(root)
     package = next(one for one in packages if one.folder == relative.parts[0])
@@ -174,9 +180,8 @@ def to_seen(row: dict[str, Any], packages: Sequence[Package], root: Path) -> See
 
 
 def trail_line(waypoint: dict[str, Any]) -> str:
-    row = waypoint.get("row") or waypoint.get("location", {}).get("row")
-    place = Path(waypoint.get("filename") or "").name
-    return f"{place}:{row} {waypoint.get('what') or waypoint.get('message', '')}"
+    place = f"{Path(waypoint['filename']).name}:{waypoint['location']['row']}"
+    return f"{place} {waypoint['message']}"
 
 
 def source_lines(path: Path) -> list[str]:
@@ -224,8 +229,9 @@ def run_check(reuse: bool, rules: Sequence[str]) -> tuple[Seen, ...]:
         if tree_digest(root) != before:
             raise CorpusError("a file of the corpus changed during the run")
         last.write_text(json.dumps(rows), "utf-8")
-        unread = sum(not row["code"] or row["code"] == "invalid-syntax" for row in rows)
-        print(f"no crash, no file changed; {unread} files are not Python", file=sys.stderr)
+        unread = Counter(row["code"] for row in rows if not is_finding(row))
+        listed = "".join(f", {count} {kind}" for kind, count in sorted(unread.items()))
+        print(f"no crash, no file changed{listed}", file=sys.stderr)
         print(complaints, file=sys.stderr, end="")
     packages = read_lock()
     seen = (to_seen(row, packages, root) for row in rows)

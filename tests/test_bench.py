@@ -6,6 +6,7 @@ import io
 import sys
 import tarfile
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -162,6 +163,20 @@ def test_the_sample_is_a_tenth_and_always_the_same() -> None:
 def test_headers_lead_from_the_finding_to_the_module() -> None:
     lines = ["class A:", "    x = 1", "    def f(self):", "        if x:", "            y()"]
     assert ledger.headers(lines, 5) == [1, 3, 4]
+
+
+def test_findings_are_read_from_the_json_report(tmp_path: Path) -> None:
+    code = tmp_path / "pkg-1.0" / "a" / "b.py"
+    code.parent.mkdir(parents=True)
+    code.write_text("x = 1\fy\ntotal += loss\n")
+    place = {"row": 2, "column": 1}
+    step = {"message": "backward", "filename": str(code), "location": place}
+    report = {"code": "OOM102", "filename": str(code), "message": "m", "location": place}
+    package = corpus.Package("pkg", "sdist", "1.0")
+    found = ledger.to_seen({**report, "path": [step]}, [package], tmp_path)
+    assert found == replace(seen(2, file="a/b.py"), message="m", trail=("b.py:2 backward",))
+    broken = {**report, "code": "invalid-syntax", "path": []}
+    assert ledger.to_seen(broken, [package], tmp_path) is None
 
 
 def test_rival_scores() -> None:
