@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lsp_client import CAPABILITIES, OOMLINT, PLUGIN, Client, apply_edits
+from lsp_client import CAPABILITIES, OOMLINT, PATIENCE_S, PLUGIN, Client, apply_edits
 
 KEPT = "kept = 0\nfor value in range(9):\n    kept += value\n"
 WRONG = "print(wrong)\n"
@@ -40,6 +40,12 @@ def test_the_session_starts_and_ends_as_the_protocol_says(tmp_path: Path) -> Non
         assert can["codeActionProvider"]["codeActionKinds"] == ["quickfix", "source.fixAll.oomlint"]
         assert can["codeActionProvider"]["resolveProvider"] is True
         assert client.leave() == 0
+
+
+def test_an_exit_without_a_shutdown_is_a_failure(tmp_path: Path) -> None:
+    with Client(tmp_path) as client:
+        client.send({"method": "exit"})
+        assert client.process.wait(PATIENCE_S) == 1
 
 
 def test_a_finding_is_published_whole(tmp_path: Path) -> None:
@@ -277,6 +283,12 @@ def test_a_text_that_kills_the_checker_costs_only_its_own_answer(tmp_path: Path)
         shown = client.wait(lambda message: message.get("method") == "window/showMessage")
         assert "dead.py" in shown["params"]["message"]
         assert len(client.open("a.py", KEPT)) == 1
+
+
+def test_what_a_rule_prints_does_not_disturb_the_protocol(tmp_path: Path) -> None:
+    with Client(tmp_path) as client:
+        assert len(client.open("a.py", "# loud\n" + WRONG)) == 1
+        assert len(client.open("b.py", "# loud\n" + WRONG)) == 1
 
 
 def test_settings_are_those_of_the_document_and_are_read_again(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ class Server(LanguageServer):
         self.worker = Worker()
         self.complaints: dict[str, str] = {}
         self.tasks: set[asyncio.Task[None]] = set()
+        self.asked_to_stop = False
 
     def client_can(self, path: str) -> Any:
         """What the client declared at a dotted path of its capabilities, or None."""
@@ -207,6 +208,7 @@ async def initialized(server: Server, params: types.InitializedParams) -> None:
 
 
 def shutdown(server: Server, params: None) -> None:
+    server.asked_to_stop = True
     server.worker.stop()
 
 
@@ -229,8 +231,10 @@ def build() -> Server:
 
 
 def serve() -> None:
-    """Speaks the protocol over stdin and stdout until the client ends the session."""
+    """Speaks the protocol over stdin and stdout; ends with 1 if the client leaves unannounced."""
     protocol = sys.stdout.buffer
     # Whatever prints by accident must not get between the messages.
     sys.stdout = sys.stderr
-    build().start_io(sys.stdin.buffer, protocol)
+    server = build()
+    server.start_io(sys.stdin.buffer, protocol)
+    sys.exit(0 if server.asked_to_stop else 1)

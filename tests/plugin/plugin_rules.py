@@ -46,7 +46,7 @@ class KeptValue(Rule):
 
 class WrongNumber(Rule):
     """## What it does
-    Flags every `wrong(...)`; the process dies of `fatal(...)` and hangs on nothing.
+    Flags every `wrong`; prints when the text is `loud`, and the process dies of `fatal(`.
     """
 
     code = "TST002"
@@ -56,7 +56,8 @@ class WrongNumber(Rule):
     claims = (Claim.PEAK_FALLS,)
 
     def check(self, model: Model) -> Iterator[Finding]:
-        print("a rule that prints must not disturb the protocol")
+        if "loud" in model.source.text:
+            print("what a rule prints must not get between the messages of a server")
         if "fatal(" in model.source.text:
             os._exit(9)
         for match in re.finditer(r"\bwrong\b", model.source.text):
