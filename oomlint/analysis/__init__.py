@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from oomlint.analysis.parsing import SyntaxProblem
 from oomlint.source import Source
+
+if TYPE_CHECKING:
+    from oomlint.analysis.modules import Module
+    from oomlint.analysis.project import Project
+    from oomlint.analysis.state import World
+
+__all__ = ["Model", "SyntaxProblem", "analyse"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,20 +22,27 @@ class Model:
     """What rules ask: one file, understood together with the project files that it depends on."""
 
     source: Source
-    # Every other file the answer depended on, present or absent.
-    dependencies: tuple[Path, ...] = ()
-    # True when the answer also depends on who in the project calls into this file.
-    depends_on_callers: bool = False
+    module: Module
+    project: Project
+    worlds: tuple[World, ...]
 
+    @property
+    def dependencies(self) -> tuple[Path, ...]:
+        """Every other file the answer depended on, present or absent."""
+        return tuple(sorted(self.project.dependencies))
 
-class SyntaxProblem(Exception):
-    """The text is no Python; row and column are 1-based."""
-
-    def __init__(self, message: str, row: int, column: int) -> None:
-        super().__init__(message)
-        self.message, self.row, self.column = message, row, column
+    @property
+    def depends_on_callers(self) -> bool:
+        """Whether the answer also depends on who in the project calls into this file."""
+        return self.project.asked_callers
 
 
 def analyse(source: Source, root: Path | None = None) -> Model:
     """Builds the model of one file; `root` is its project's folder. Raises SyntaxProblem."""
-    return Model(source)
+    from oomlint.analysis import exploration, modules, parsing
+    from oomlint.analysis.project import Project
+
+    tree = parsing.parse(source.text)
+    module = modules.build(source, tree, *modules.module_name(source.path))
+    project = Project(root or source.path.parent, module)
+    return Model(source, module, project, tuple(exploration.worlds_of(project, module)))

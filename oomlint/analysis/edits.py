@@ -1,0 +1,212 @@
+"""Fixes as text edits: inserting, moving and wrapping statements so that every other byte stays."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Sequence
+
+from oomlint.analysis.modules import Function, Module
+from oomlint.rule import Edit
+
+
+class NoFix(Exception):
+    """The text around a statement does not allow a clean edit (several statements on one line)."""
+
+
+def indentation(module: Module, row: int) -> str:
+    line = module.source.line(row)
+    return line[: len(line) - len(line.lstrip(" \t\f"))]
+
+
+def unit(module: Module, node: ast.AST) -> str:
+    """One level of indentation as the file writes it around a node."""
+    for parent in (node, *module.enclosing(node)):
+        body = getattr(parent, "body", None)
+        if isinstance(parent, ast.stmt) and isinstance(body, list) and body:
+            outer = indentation(module, parent.lineno)
+            inner = indentation(module, body[0].lineno)
+            if inner.startswith(outer) and len(inner) > len(outer) and body[0].lineno > parent.lineno:
+                return inner[len(outer) :]
+    return "\t" if indentation(module, node.lineno).startswith("\t") else "    "  # type: ignore[attr-defined]
+
+
+def first_row(statement: ast.stmt) -> int:
+    decorators = getattr(statement, "decorator_list", None)
+    return min([statement.lineno, *(d.lineno for d in decorators or ())])
+
+
+def stands_alone(module: Module, statement: ast.stmt) -> None:
+    """Raises NoFix where the statement shares a line with another one."""
+    source = module.source
+    start, end = module.span(statement)
+    line_start = source.line_starts[statement.lineno - 1]
+    before = source.text[line_start:start]
+    row = statement.end_lineno or statement.lineno
+    tail = source.line(row)[end - source.line_starts[row - 1] :].strip()
+    if before.strip() or (tail and not tail.startswith("#")):
+        raise NoFix
+
+
+def after_line(module: Module, row: int) -> int:
+    """The offset behind a row and its newline."""
+    starts = module.source.line_starts
+    return starts[row] if row < len(starts) else len(module.source.text)
+
+
+def insert_before(module: Module, statement: ast.stmt, lines: Sequence[str]) -> Edit:
+    stands_alone(module, statement)
+    offset = module.source.line_starts[first_row(statement) - 1]
+    indent = indentation(module, statement.lineno)
+    return Edit(offset, offset, block(module, indent, lines))
+
+
+def insert_after(module: Module, statement: ast.stmt, lines: Sequence[str]) -> Edit:
+    last = last_statement(statement)
+    stands_alone(module, last)
+    row = statement.end_lineno or statement.lineno
+    offset = after_line(module, row)
+    indent = indentation(module, statement.lineno)
+    text = block(module, indent, lines)
+    if offset == len(module.source.text) and not module.source.text.endswith(("\n", "\r")):
+        text = module.source.newline + text.removesuffix(module.source.newline)
+    return Edit(offset, offset, text)
+
+
+def last_statement(statement: ast.stmt) -> ast.stmt:
+    while True:
+        inner = None
+        for name in ("finalbody", "orelse", "handlers", "body"):
+            body = getattr(statement, name, None)
+            if body:
+                last = body[-1]
+                inner = last.body[-1] if isinstance(last, ast.ExceptHandler) else last
+                break
+        if not isinstance(inner, ast.stmt):
+            return statement
+        statement = inner
+
+
+def block(module: Module, indent: str, lines: Sequence[str]) -> str:
+    return "".join(f"{indent}{line}{module.source.newline}" for line in lines)
+
+
+def delete(module: Module, statement: ast.stmt) -> Edit:
+    """Removes a statement with its lines; a body that would be empty is refused."""
+    stands_alone(module, statement)
+    parent = module.parents[statement]
+    for name in ("body", "orelse", "finalbody"):
+        body = getattr(parent, name, None)
+        if isinstance(body, list) and statement in body and len(body) == 1:
+            raise NoFix
+    start = module.source.line_starts[first_row(statement) - 1]
+    return Edit(start, after_line(module, statement.end_lineno or statement.lineno), "")
+
+
+def lines_of(module: Module, statement: ast.stmt) -> list[str]:
+    """The lines of a statement without its own indentation, for putting it elsewhere."""
+    stands_alone(module, statement)
+    indent = indentation(module, statement.lineno)
+    rows = range(first_row(statement), (statement.end_lineno or statement.lineno) + 1)
+    inside = string_rows(statement)
+    found = []
+    for row in rows:
+        line = module.source.line(row)
+        if row in inside:
+            raise NoFix
+        found.append(line.removeprefix(indent))
+    return found
+
+
+def string_rows(node: ast.AST) -> set[int]:
+    """Rows that begin inside a string that spans lines; their first column is part of the text."""
+    rows: set[int] = set()
+    for part in ast.walk(node):
+        if isinstance(part, ast.JoinedStr) or (
+            isinstance(part, ast.Constant) and isinstance(part.value, str | bytes)
+        ):
+            rows.update(range(part.lineno + 1, (part.end_lineno or part.lineno) + 1))
+    return rows
+
+
+def wrap_in(module: Module, statements: Sequence[ast.stmt], header: str) -> tuple[Edit, ...]:
+    """Puts consecutive statements under a `with` header, one level deeper."""
+    first, last = statements[0], statements[-1]
+    stands_alone(module, first)
+    stands_alone(module, last_statement(last))
+    indent = indentation(module, first.lineno)
+    step = unit(module, first)
+    start = module.source.line_starts[first_row(first) - 1]
+    edits = [Edit(start, start, f"{indent}{header}{module.source.newline}")]
+    skipped: set[int] = set()
+    for statement in statements:
+        skipped |= string_rows(statement)
+    for row in range(first_row(first), (last.end_lineno or last.lineno) + 1):
+        if row in skipped or not module.source.line(row).strip():
+            continue
+        offset = module.source.line_starts[row - 1]
+        edits.append(Edit(offset, offset, step))
+    return merged(edits)
+
+
+def merged(edits: Iterable[Edit]) -> tuple[Edit, ...]:
+    """Insertions at the same place become one edit; ascending order."""
+    found: list[Edit] = []
+    for edit in sorted(edits, key=lambda e: (e.start, e.end)):
+        if found and found[-1].start == found[-1].end == edit.start == edit.end:
+            found[-1] = Edit(edit.start, edit.end, found[-1].content + edit.content)
+        else:
+            found.append(edit)
+    return tuple(found)
+
+
+def decorate(module: Module, function: Function, text: str) -> Edit:
+    """Adds a decorator directly above `def`, below `@staticmethod` and its like."""
+    node = function.node
+    offset = module.source.line_starts[node.lineno - 1]
+    start, _ = module.span(node)
+    if module.source.text[offset:start].strip():
+        raise NoFix
+    indent = indentation(module, node.lineno)
+    return Edit(offset, offset, f"{indent}@{text}{module.source.newline}")
+
+
+def append_call(module: Module, expression: ast.expr, call: str) -> tuple[Edit, ...]:
+    """`x` becomes `x.detach()`, `a + b` becomes `(a + b).detach()`."""
+    start, end = module.span(expression)
+    simple = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
+    if isinstance(expression, simple) or module.source.text[start:end].startswith("("):
+        return (Edit(end, end, call),)
+    return (Edit(start, start, "("), Edit(end, end, f"){call}"))
+
+
+def replace(module: Module, node: ast.expr | ast.stmt, content: str) -> Edit:
+    start, end = module.span(node)
+    return Edit(start, end, content)
+
+
+def name_in_file(module: Module, qualified: str) -> tuple[str, tuple[Edit, ...]]:
+    """How the file writes a name of torch, and the import that this needs where there is none."""
+    if qualified in module.aliases:
+        return module.aliases[qualified], ()
+    parts = qualified.split(".")
+    for length in range(len(parts) - 1, 0, -1):
+        prefix = ".".join(parts[:length])
+        if prefix in module.aliases:
+            return ".".join([module.aliases[prefix], *parts[length:]]), ()
+    if parts[0] in module.imports.values() and parts[0] in module.imports:
+        return qualified, ()
+    return qualified, (add_import(module, parts[0]),)
+
+
+def add_import(module: Module, name: str) -> Edit:
+    """`import name` before the first import, or behind the docstring."""
+    body = module.tree.body
+    future = [n for n in body if isinstance(n, ast.ImportFrom) and n.module == "__future__"]
+    imports = [n for n in body if isinstance(n, ast.Import | ast.ImportFrom) and n not in future]
+    if imports:
+        return insert_before(module, imports[0], [f"import {name}"])
+    if future:
+        return insert_after(module, future[-1], [f"import {name}"])
+    if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+        return insert_after(module, body[0], ["", f"import {name}"])
+    return Edit(0, 0, f"import {name}{module.source.newline}")

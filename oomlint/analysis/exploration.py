@@ -1,0 +1,157 @@
+"""Which worlds of a file are followed: from which function, under which assumptions."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from oomlint.analysis import calls, evaluation, execution, knowledge
+from oomlint.analysis.conditions import eventful_names
+from oomlint.analysis.modules import Class, Function, Module
+from oomlint.analysis.project import Project
+from oomlint.analysis.state import Frame, Stop, World
+from oomlint.analysis.values import Instance, Value
+
+# Worlds of one root; most training functions have fewer than ten.
+MAX_WORLDS = 28
+# Statements over all worlds of one root and of one file.
+ROOT_BUDGET = 40_000
+FILE_BUDGET = 160_000
+
+
+def worlds_of(project: Project, module: Module) -> list[World]:
+    """Every world that is followed for a file, roots in source order."""
+    found: list[World] = []
+    reached: set[Function] = set()
+    spent = 0
+    if any_code(module):
+        found, spent = explore(project, module, None, reached)
+    for function in roots(module):
+        if function in reached or spent > FILE_BUDGET:
+            continue
+        more, cost = explore(project, module, function, reached)
+        found.extend(more)
+        spent += cost
+    return found
+
+
+def any_code(module: Module) -> bool:
+    """Whether the module does something itself besides defining things."""
+    import ast
+
+    skipped = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+    return any(
+        not isinstance(node, skipped)
+        and any(isinstance(part, ast.Call) for part in ast.walk(node))
+        for node in module.tree.body
+    )
+
+
+def roots(module: Module) -> list[Function]:
+    """Functions from which a training event can be reached, those that nobody here calls first."""
+    names = eventful_names(module)
+    chosen = [f for f in module.all_functions if f.name in names or is_interesting(f)]
+    referenced: set[str] = set()
+    for function in module.all_functions:
+        if function.parent is None:
+            referenced |= function.words - {function.name}
+    chosen = [f for f in chosen if f.parent is None and f.name != "__init__"]
+    return [f for f in chosen if f.name not in referenced] + [
+        f for f in chosen if f.name in referenced
+    ]
+
+
+def is_interesting(function: Function) -> bool:
+    return bool(function.words & (knowledge.EVENT_WORDS | knowledge.MODE_WORDS))
+
+
+def explore(
+    project: Project, module: Module, root: Function | None, reached: set[Function]
+) -> tuple[list[World], int]:
+    """The worlds of one root, by flipping one choice of a known world at a time."""
+    queue: deque[dict[str, bool]] = deque([{}])
+    seen: set[frozenset[tuple[str, bool]]] = set()
+    found: list[World] = []
+    spent = 0
+    while queue and len(found) < MAX_WORLDS and spent < ROOT_BUDGET:
+        assumptions = queue.popleft()
+        world = run_world(project, module, root, assumptions)
+        spent += world.statements
+        reached |= world.visited
+        found.append(world)
+        made = dict(assumptions)
+        for key, choice in world.choices:
+            other = {**made, key: not choice}
+            made[key] = choice
+            identity = frozenset(other.items())
+            if identity not in seen:
+                seen.add(identity)
+                queue.append(other)
+    return found, spent
+
+
+def run_world(
+    project: Project, module: Module, root: Function | None, assumptions: dict[str, bool]
+) -> World:
+    world = World(project, module, assumptions=dict(assumptions), root=root)
+    try:
+        if root is None:
+            world.frames.append(Frame(module, None))
+            execution.run_block(world, module.tree.body)
+        else:
+            run_root(world, module, root)
+    except Stop:
+        pass
+    except RecursionError:
+        pass
+    return world
+
+
+def run_root(world: World, module: Module, root: Function) -> None:
+    world.frames.append(Frame(module, None))
+    this: Value | None = None
+    if root.owner is not None and not is_static(root):
+        this = instance_of(world, root.owner)
+    frame = Frame(root.module, root, this=this)
+    if this is not None:
+        frame.names[evaluation.first_argument(root)] = this
+    calls.bind_unknown(world, frame, root)
+    world.visited.add(root)
+    mode = calls.decorated_mode(world, root)
+    if mode is not None:
+        world.grad = mode if isinstance(mode, bool) else None
+    world.frames.append(frame)
+    world.returned = execution.run_body(world, root.node.body)
+
+
+def is_static(function: Function) -> bool:
+    import ast
+
+    return any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in function.decorators)
+
+
+def instance_of(world: World, cls: Class) -> Instance:
+    """`self` as its constructor leaves it, whoever calls it."""
+    bases = evaluation.base_names(world, cls)
+    is_module = any(knowledge.MODULE_BASE.fullmatch(base) for base in bases)
+    instance = Instance("self", cls=cls, is_module=is_module)
+    constructor = evaluation.find_method(world, cls, "__init__")
+    if constructor is None:
+        return instance
+    frame = Frame(constructor.module, constructor, this=instance)
+    frame.names[evaluation.first_argument(constructor)] = instance
+    calls.bind_unknown(world, frame, constructor)
+    world.frames.append(frame)
+    try:
+        execution.run_body(world, constructor.node.body)
+    except Stop:
+        if world.statements > execution.MAX_STATEMENTS:
+            raise
+    finally:
+        world.frames.pop()
+        world.events.clear()
+        world.loops.clear()
+        world.guards.clear()
+        world.calls.clear()
+    return instance
+
+

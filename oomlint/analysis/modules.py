@@ -1,0 +1,290 @@
+"""What one file defines and imports, found in one walk over its tree."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from oomlint.source import Source
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(eq=False, slots=True)
+class Function:
+    """A function, method or nested function."""
+
+    name: str
+    qualname: str
+    node: FunctionNode
+    module: Module
+    owner: Class | None = None
+    parent: Function | None = None
+    # Last identifiers of everything it calls or refers to, its nested functions included.
+    words: frozenset[str] = frozenset()
+    is_generator: bool = False
+    size: int = 0
+
+    @property
+    def decorators(self) -> list[ast.expr]:
+        return self.node.decorator_list
+
+
+@dataclass(eq=False, slots=True)
+class Class:
+    """A class, with its methods and what its methods assign to `self`."""
+
+    name: str
+    node: ast.ClassDef
+    module: Module
+    methods: dict[str, Function] = field(default_factory=dict)
+    # attribute -> [(assigned expression, the method that assigns it)]
+    assigned: dict[str, list[tuple[ast.expr, Function]]] = field(default_factory=dict)
+    constants: dict[str, ast.expr] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Module:
+    """One parsed file of the project."""
+
+    source: Source
+    tree: ast.Module
+    name: str = ""
+    is_package: bool = False
+    # local name -> qualified name, for every import anywhere in the file
+    imports: dict[str, str] = field(default_factory=dict)
+    stars: list[str] = field(default_factory=list)
+    functions: dict[str, Function] = field(default_factory=dict)
+    classes: dict[str, Class] = field(default_factory=dict)
+    # every function of the file, in source order
+    all_functions: list[Function] = field(default_factory=list)
+    by_node: dict[ast.AST, Function] = field(default_factory=dict)
+    class_by_node: dict[ast.AST, Class] = field(default_factory=dict)
+    # module-level name -> expressions assigned to it
+    globals: dict[str, list[ast.expr]] = field(default_factory=dict)
+    # names that hold an `import` of this name under which an alias is written: torch -> th
+    aliases: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def path(self) -> Path:
+        return self.source.path
+
+    @cached_property
+    def parents(self) -> dict[ast.AST, ast.AST]:
+        """Child to parent, for files that need it (fixes, regions)."""
+        table: dict[ast.AST, ast.AST] = {}
+        for node in ast.walk(self.tree):
+            for child in ast.iter_child_nodes(node):
+                table[child] = node
+        return table
+
+    def statement_of(self, node: ast.AST) -> ast.stmt:
+        while not isinstance(node, ast.stmt):
+            node = self.parents[node]
+        return node
+
+    def enclosing(self, node: ast.AST) -> Iterator[ast.AST]:
+        """The parents of a node, innermost first."""
+        while node in self.parents:
+            node = self.parents[node]
+            yield node
+
+    def function_of(self, node: ast.AST) -> Function | None:
+        for parent in self.enclosing(node):
+            if parent in self.by_node:
+                return self.by_node[parent]
+        return None
+
+    def segment(self, node: ast.expr | ast.stmt) -> str:
+        """The text of a node."""
+        start, end = self.span(node)
+        return self.source.text[start:end]
+
+    def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
+        """Start and end offsets of a node (decorators not included)."""
+        return (
+            self.source.offset(node.lineno, node.col_offset),
+            self.source.offset(node.end_lineno or node.lineno, node.end_col_offset or 0),
+        )
+
+
+def module_name(path: Path) -> tuple[str, bool]:
+    """The dotted name of a file, from the `__init__.py` files above it, and whether it is a package."""
+    is_package = path.stem == "__init__"
+    parts = [] if is_package else [path.stem]
+    folder = path.parent
+    while (folder / "__init__.py").is_file():
+        parts.append(folder.name)
+        if folder.parent == folder:
+            break
+        folder = folder.parent
+    return ".".join(reversed(parts)), is_package
+
+
+def build(source: Source, tree: ast.Module, name: str, is_package: bool) -> Module:
+    module = Module(source, tree, name, is_package)
+    Walker(module).visit_body(tree.body, None, None, "")
+    return module
+
+
+class Walker:
+    """Fills a Module: definitions, imports, `self` assignments and the words of each function."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+
+    def visit_body(
+        self,
+        body: list[ast.stmt],
+        owner: Class | None,
+        function: Function | None,
+        prefix: str,
+    ) -> None:
+        for statement in body:
+            self.visit(statement, owner, function, prefix)
+
+    def visit(
+        self, node: ast.stmt, owner: Class | None, function: Function | None, prefix: str
+    ) -> None:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            self.add_function(node, owner, function, prefix)
+        elif isinstance(node, ast.ClassDef):
+            self.add_class(node, function, prefix)
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                local = alias.asname or alias.name.split(".")[0]
+                self.module.imports.setdefault(local, alias.name if alias.asname else local)
+                if alias.asname or "." not in alias.name:
+                    self.module.aliases.setdefault(alias.name, local)
+        elif isinstance(node, ast.ImportFrom):
+            self.add_from(node)
+        else:
+            self.add_assignment(node, owner, function)
+            for name in ("body", "orelse", "finalbody"):
+                inner = getattr(node, name, None)
+                if inner:
+                    self.visit_body(inner, owner, function, prefix)
+            for handler in getattr(node, "handlers", ()):
+                self.visit_body(handler.body, owner, function, prefix)
+            for case in getattr(node, "cases", ()):
+                self.visit_body(case.body, owner, function, prefix)
+
+    def add_from(self, node: ast.ImportFrom) -> None:
+        base = node.module or ""
+        if node.level:
+            parts = self.module.name.split(".")
+            keep = len(parts) - node.level + (1 if self.module.is_package else 0)
+            base = ".".join([*parts[: max(keep, 0)], *([base] if base else [])])
+        for alias in node.names:
+            if alias.name == "*":
+                self.module.stars.append(base)
+                continue
+            qualified = f"{base}.{alias.name}" if base else alias.name
+            self.module.imports.setdefault(alias.asname or alias.name, qualified)
+            self.module.aliases.setdefault(qualified, alias.asname or alias.name)
+
+    def add_function(
+        self, node: FunctionNode, owner: Class | None, parent: Function | None, prefix: str
+    ) -> None:
+        function = Function(
+            node.name, prefix + node.name, node, self.module, owner if not parent else None, parent
+        )
+        words: set[str] = set()
+        size = 0
+        nested = False
+        stack: list[ast.AST] = list(node.body)
+        while stack:
+            child = stack.pop()
+            if isinstance(child, ast.Attribute):
+                words.add(child.attr)
+            elif isinstance(child, ast.Name):
+                words.add(child.id)
+            elif isinstance(child, ast.Yield | ast.YieldFrom):
+                function.is_generator = True
+            elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                nested = True
+            if isinstance(child, ast.stmt):
+                size += 1
+            stack.extend(ast.iter_child_nodes(child))
+        if nested and function.is_generator:
+            function.is_generator = has_own_yield(node)
+        function.words, function.size = frozenset(words), size
+        self.module.all_functions.append(function)
+        self.module.by_node[node] = function
+        if owner is not None and parent is None:
+            owner.methods.setdefault(node.name, function)
+            self.collect_self(function, owner)
+        elif parent is None:
+            self.module.functions[node.name] = function
+        self.visit_body(node.body, owner, function, f"{prefix}{node.name}.")
+
+    def add_class(self, node: ast.ClassDef, parent: Function | None, prefix: str) -> None:
+        found = Class(node.name, node, self.module)
+        if parent is None:
+            self.module.classes.setdefault(node.name, found)
+        self.module.class_by_node[node] = found
+        for statement in node.body:
+            if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+                found.constants[statement.targets[0].id] = statement.value
+            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                if statement.value is not None:
+                    found.constants[statement.target.id] = statement.value
+        self.visit_body(node.body, found, None, f"{prefix}{node.name}.")
+
+    def collect_self(self, function: Function, owner: Class) -> None:
+        arguments = function.node.args.posonlyargs + function.node.args.args
+        if not arguments:
+            return
+        this = arguments[0].arg
+        for node in ast.walk(function.node):
+            if isinstance(node, ast.Assign):
+                for target in node.targets:
+                    for goal, value in pairs(target, node.value):
+                        if (
+                            isinstance(goal, ast.Attribute)
+                            and isinstance(goal.value, ast.Name)
+                            and goal.value.id == this
+                        ):
+                            owner.assigned.setdefault(goal.attr, []).append((value, function))
+
+    def add_assignment(
+        self, node: ast.stmt, owner: Class | None, function: Function | None
+    ) -> None:
+        if owner is not None or function is not None:
+            return
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                for goal, value in pairs(target, node.value):
+                    if isinstance(goal, ast.Name):
+                        self.module.globals.setdefault(goal.id, []).append(value)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
+            self.module.globals.setdefault(node.target.id, []).append(node.value)
+
+
+def pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+    """(target, value) for each name of `a, b = x, y`; the whole value where it is no display."""
+    if not isinstance(target, ast.Tuple | ast.List):
+        return [(target, value)]
+    if isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(target.elts):
+        return [
+            pair
+            for goal, part in zip(target.elts, value.elts, strict=True)
+            for pair in pairs(goal, part)
+        ]
+    return []
+
+
+def has_own_yield(node: FunctionNode) -> bool:
+    stack: list[ast.AST] = list(node.body)
+    while stack:
+        child = stack.pop()
+        if isinstance(child, ast.Yield | ast.YieldFrom):
+            return True
+        if not isinstance(
+            child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
+        ):
+            stack.extend(ast.iter_child_nodes(child))
+    return False

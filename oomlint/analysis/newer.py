@@ -1,0 +1,53 @@
+"""Blanks syntax that the running Python does not know, in place, so that every position stays true."""
+
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
+
+LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)?")
+
+
+def blank_newer_syntax(text: str) -> str | None:
+    """The same text with type statements, type parameters, `except*` and nested f-string quotes blanked.
+
+    None where libcst does not accept the text either.
+    """
+    try:
+        wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
+        positions = wrapper.resolve(PositionProvider)
+    except Exception:  # libcst raises ParserSyntaxError, and RecursionError's kin from its native part
+        return None
+    lines = [match.group() for match in LINE.finditer(text)]
+    for node, place in positions.items():
+        blank(lines, node, place)
+    return "".join(lines)
+
+
+def blank(lines: list[str], node: cst.CSTNode, place: CodeRange) -> None:
+    if isinstance(node, cst.TypeAlias):
+        replace(lines, place, "pass")
+    elif isinstance(node, cst.TypeParameters):
+        replace(lines, place, "")
+    elif isinstance(node, cst.ExceptStarHandler):
+        row = place.start.line - 1
+        lines[row] = lines[row].replace("*", " ", 1)
+    elif isinstance(node, cst.FormattedString):
+        replace(lines, place, "''")
+
+
+def replace(lines: list[str], place: CodeRange, content: str) -> None:
+    """Writes `content` at the start of the range and spaces over the rest; newlines stay."""
+    first, last = place.start.line - 1, place.end.line - 1
+    for row in range(first, last + 1):
+        line = lines[row]
+        body = line.rstrip("\r\n")
+        start = place.start.column if row == first else 0
+        end = place.end.column if row == last else len(body)
+        filler = content if row == first else ""
+        # A statement that spans lines stays one logical line only inside brackets, so join with "\\".
+        tail = "" if row == last else "\\"
+        width = end - start - len(filler) - len(tail)
+        lines[row] = body[:start] + filler + " " * width + tail + body[end:] + line[len(body) :]

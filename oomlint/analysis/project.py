@@ -1,0 +1,164 @@
+"""The files around a file: import resolution, parsing on demand, and who calls what."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+from oomlint.analysis import modules, parsing
+from oomlint.analysis.modules import Class, Function, Module
+from oomlint.source import Source, Unreadable, read
+
+# Modules kept parsed in one process; a training script reaches a few dozen.
+KEPT_MODULES = 150
+# Text of one project kept for the question who calls a function.
+KEPT_BYTES = 150 * 1024 * 1024
+SKIPPED_FOLDERS = frozenset(
+    "node_modules site-packages __pycache__ build dist venv env .venv .git .hg .tox .nox".split()
+)
+
+Stamp = tuple[int, int]
+parsed: OrderedDict[Path, tuple[Stamp, Module | None]] = OrderedDict()
+
+
+def load(path: Path) -> Module | None:
+    """The parsed module at a path, from memory while the file is unchanged; None where it is no Python."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    stamp = (status.st_mtime_ns, status.st_size)
+    known = parsed.get(path)
+    if known and known[0] == stamp:
+        parsed.move_to_end(path)
+        return known[1]
+    module: Module | None
+    try:
+        source = read(path)
+        module = modules.build(source, parsing.parse(source.text), *modules.module_name(path))
+    except (Unreadable, OSError, parsing.SyntaxProblem):
+        module = None
+    parsed[path] = (stamp, module)
+    while len(parsed) > KEPT_MODULES:
+        parsed.popitem(last=False)
+    return module
+
+
+Definition = Function | Class | Module
+
+
+@dataclass(eq=False)
+class Project:
+    """What one analysis sees of the project, and every file that its answer depended on."""
+
+    root: Path
+    subject: Module
+    dependencies: set[Path] = field(default_factory=set)
+    asked_callers: bool = False
+
+    def module(self, path: Path) -> Module | None:
+        if path == self.subject.path:
+            return self.subject
+        self.dependencies.add(path)
+        return load(path)
+
+    def bases(self, importer: Module) -> list[Path]:
+        """Folders from which an absolute import of this file may start."""
+        folder = importer.path.parent
+        top = folder
+        while (top / "__init__.py").is_file() and top.parent != top:
+            top = top.parent
+        found = []
+        for base in (top, folder, self.root, self.root / "src"):
+            if base not in found:
+                found.append(base)
+        return found
+
+    def find(self, qualified: str, importer: Module, depth: int = 0) -> Definition | None:
+        """What a qualified name means inside the project; None for everything outside of it."""
+        parts = qualified.split(".")
+        for base in self.bases(importer):
+            if not has_top(base, parts[0]):
+                self.dependencies.add(base / f"{parts[0]}.py")
+                continue
+            for length in range(len(parts), 0, -1):
+                path = module_file(base, tuple(parts[:length]))
+                if path is None:
+                    continue
+                module = self.module(path)
+                if module is None:
+                    break
+                found = self.member(module, parts[length:], depth)
+                if found is not None:
+                    return found
+                break
+        return None
+
+    def member(self, module: Module, rest: list[str], depth: int = 0) -> Definition | None:
+        """A definition inside a module, re-exports followed."""
+        if not rest:
+            return module
+        name = rest[0]
+        if name in module.classes:
+            found = module.classes[name]
+            if len(rest) == 1:
+                return found
+            return found.methods.get(rest[1])
+        if name in module.functions:
+            return module.functions[name] if len(rest) == 1 else None
+        if depth > 4:
+            return None
+        if name in module.imports:
+            target = ".".join([module.imports[name], *rest[1:]])
+            return self.find(target, module, depth + 1)
+        for star in module.stars:
+            found_by_star = self.find(".".join([star, *rest]), module, depth + 1)
+            if found_by_star is not None:
+                return found_by_star
+        return None
+
+
+@lru_cache(maxsize=4096)
+def has_top(base: Path, top: str) -> bool:
+    return (base / f"{top}.py").is_file() or (base / top).is_dir()
+
+
+@lru_cache(maxsize=16384)
+def module_file(base: Path, parts: tuple[str, ...]) -> Path | None:
+    path = base.joinpath(*parts)
+    for candidate in (path.with_suffix(".py") if parts else path, path / "__init__.py"):
+        if candidate.is_file():
+            return candidate
+    return None
+
+
+def forget_files() -> None:
+    """Drops what is remembered about which files exist (an editor's project changes)."""
+    has_top.cache_clear()
+    module_file.cache_clear()
+    project_texts.cache_clear()
+
+
+@lru_cache(maxsize=1)
+def project_texts(root: Path) -> dict[Path, bytes]:
+    """The bytes of every Python file of a project, up to a limit."""
+    texts: dict[Path, bytes] = {}
+    total = 0
+    for folder, names, files in os.walk(root):
+        names[:] = sorted(n for n in names if n not in SKIPPED_FOLDERS and not n.startswith("."))
+        for name in sorted(files):
+            if not name.endswith(".py"):
+                continue
+            path = Path(folder, name)
+            try:
+                data = path.read_bytes()
+            except OSError:
+                continue
+            total += len(data)
+            if total > KEPT_BYTES:
+                return texts
+            texts[path] = data
+    return texts

@@ -1,0 +1,174 @@
+"""One world of a file: the events that happen, in order, under one set of assumptions."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from oomlint.analysis.modules import Function, Module
+from oomlint.analysis.values import Marks, Value
+
+if TYPE_CHECKING:
+    from oomlint.analysis.project import Project
+
+
+class Kind(Enum):
+    """What can happen in a training step."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    ZERO_GRAD = "zero_grad"
+    UNSCALE = "unscale_"
+    CLIP = "clip"
+    STEP = "optimizer step"
+    SCALER_STEP = "scaler.step"
+    SCALER_UPDATE = "scaler.update"
+    SCHEDULER_STEP = "scheduler step"
+    ENGINE_STEP = "engine step"
+    EVAL_MODE = "eval mode"
+    TRAIN_MODE = "train mode"
+    GRADIENT_TAKEN = "autograd.grad"
+    GRADIENT_TOUCHED = "gradients changed by hand"
+    KEEP = "kept"
+    ENVIRONMENT_STEP = "environment step"
+    OPAQUE_CALL = "call that cannot be followed"
+    DETACH = "detach"
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A condition under which an event happens, with the truth value it has in this world."""
+
+    test: ast.expr
+    truth: bool
+    key: str
+    module: Module
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A loop that an event is in."""
+
+    node: ast.AST
+    serial: int
+    iteration: int
+    module: Module
+    # How often it runs, where that is an expression: range(n) or len(...) as a key.
+    count: Value | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call that was followed to reach an event."""
+
+    node: ast.AST
+    module: Module
+    callee: Function | None
+    caller_this: Value | None
+    this: Value | None
+
+
+@dataclass(eq=False, slots=True)
+class Event:
+    """One thing that happens; `subject` is the object that it happens to."""
+
+    kind: Kind
+    node: ast.expr | ast.stmt
+    module: Module
+    function: Function | None
+    subject: Value | None
+    value: Value | None
+    guards: tuple[Guard, ...]
+    loops: tuple[Loop, ...]
+    calls: tuple[Call, ...]
+    grad: bool | None
+    contexts: tuple[str, ...]
+    index: int
+    # What belongs to one kind only: place, receiver, old value, closure ...
+    detail: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def marks(self) -> Marks:
+        return tuple((loop.serial, loop.iteration) for loop in self.loops)
+
+
+@dataclass(eq=False, slots=True)
+class Frame:
+    """The names of one call."""
+
+    module: Module
+    function: Function | None
+    parent: Frame | None = None
+    this: Value | None = None
+    names: dict[str, Value] = field(default_factory=dict)
+    born: dict[str, Marks] = field(default_factory=dict)
+    outer: set[str] = field(default_factory=set)
+    returns: list[Value] = field(default_factory=list)
+
+
+class Stop(Exception):
+    """The world ends here: too long, or the code left the part that is followed."""
+
+
+@dataclass(eq=False)
+class World:
+    """A run through the code under assumptions about its conditions."""
+
+    project: Project
+    subject: Module
+    assumptions: dict[str, bool] = field(default_factory=dict)
+    # Every condition that was decided without being forced, in order, with its choice.
+    choices: list[tuple[str, bool]] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    loops: list[Loop] = field(default_factory=list)
+    guards: list[Guard] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    contexts: list[str] = field(default_factory=list)
+    grad: bool | None = True
+    root: Function | None = None
+    frames: list[Frame] = field(default_factory=list)
+    # Attributes of objects that are not of the project: (key, attribute) -> value.
+    attributes: dict[tuple[str, str], Value] = field(default_factory=dict)
+    attribute_born: dict[tuple[str, str], Marks] = field(default_factory=dict)
+    frozen: set[str] = field(default_factory=set)
+    eval_keys: dict[str, bool] = field(default_factory=dict)
+    visited: set[Function] = field(default_factory=set)
+    returned: Value | None = None
+    statements: int = 0
+    serial: int = 0
+
+    @property
+    def frame(self) -> Frame:
+        return self.frames[-1]
+
+    @property
+    def marks(self) -> Marks:
+        return tuple((loop.serial, loop.iteration) for loop in self.loops)
+
+    def emit(
+        self,
+        kind: Kind,
+        node: ast.expr | ast.stmt,
+        subject: Value | None = None,
+        value: Value | None = None,
+        **detail: object,
+    ) -> Event:
+        event = Event(
+            kind,
+            node,
+            self.frame.module,
+            self.frame.function,
+            subject,
+            value,
+            tuple(self.guards),
+            tuple(self.loops),
+            tuple(self.calls),
+            self.grad,
+            tuple(self.contexts),
+            len(self.events),
+            detail,
+        )
+        self.events.append(event)
+        return event
