@@ -23,6 +23,8 @@ from oomlint.settings import DEFAULT_EXCLUDE, Settings
 
 FORMAT = 1
 FOLDER = ".oomlint_cache"
+# Ends the digest of a file that was taken for Python on trust.
+TRUSTED = "~"
 # Runs with other selections keep their own files; the oldest go.
 KEPT_FILES = 8
 
@@ -105,15 +107,20 @@ class ProjectCache:
     def absolute(self, name: str) -> str:
         return os.path.join(self.root, name)
 
-    def lookup(self, path: str) -> FileResult | None:
-        """The stored result, or None when there is none or anything it rests on has changed."""
+    def lookup(self, path: str, syntax: bool) -> FileResult | None:
+        """The stored result, or None when there is none or anything it rests on has changed.
+
+        With `syntax`, the result of a file that was taken for Python on trust is none.
+        """
         name = self.relative(path)
         self.seen.add(name)
         entry = self.files.get(name)
         if entry is None:
             return None
         if isinstance(entry, str):
-            return FileResult(Path(path)) if self.contents.digest(path) == entry else None
+            is_known = not syntax or not entry.endswith(TRUSTED)
+            same = is_known and self.contents.digest(path) == entry.rstrip(TRUSTED)
+            return FileResult(Path(path)) if same else None
         try:
             own, dependencies, state, callers, payload = entry
             if self.contents.digest(path) != own or self.state_of(dependencies) != state:
@@ -124,7 +131,7 @@ class ProjectCache:
         except (ValueError, TypeError, KeyError):
             return None
 
-    def store(self, result: FileResult, digest: str) -> None:
+    def store(self, result: FileResult, digest: str, syntax: bool) -> None:
         """Remembers a result that was computed from content with this digest."""
         if not digest or (result.problem and result.problem.kind not in ("invalid-syntax",)):
             return
@@ -135,7 +142,7 @@ class ProjectCache:
         name = self.relative(str(result.path))
         says = result.findings or result.problem or result.warnings
         if not says and not names and not result.depends_on_callers:
-            self.fresh[name] = digest
+            self.fresh[name] = digest if syntax else digest + TRUSTED
             return
         callers = self.contents.digest_of_project(self.root) if result.depends_on_callers else ""
         self.fresh[name] = [digest, names, state, callers, self.pack(result)]

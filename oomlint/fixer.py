@@ -9,13 +9,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from oomlint.analysis import SyntaxProblem
 from oomlint.errors import OomlintError
 from oomlint.linter import FileResult, check_source
 from oomlint.rule import Edit, Finding, Fix, Safety
 from oomlint.settings import Settings
 from oomlint.source import Source, read
-from oomlint.syntax import NoPython
-from oomlint.syntax import check_source as check_syntax
+from oomlint.syntax import require_python
 
 MAX_PASSES = 10
 
@@ -126,8 +126,8 @@ def is_sound(source: Source, text: str) -> bool:
     """Whether the new text is Python and its own encoding can hold it."""
     try:
         source.encode(text)
-        check_syntax(Source(source.path, text))
-    except (NoPython, UnicodeEncodeError):
+        require_python(text)
+    except (SyntaxProblem, UnicodeEncodeError):
         return False
     return True
 

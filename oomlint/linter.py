@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from oomlint import syntax
+from oomlint.analysis import SyntaxProblem, analyse
 from oomlint.gate import Gate
 from oomlint.rule import REPOSITORY, Edit, Finding, Rule
 from oomlint.selection import Selection, select
 from oomlint.settings import Settings
 from oomlint.source import MAX_BYTES, Source, Unreadable, from_bytes
 from oomlint.suppressions import suppress
-from oomlint.syntax import NoPython
+from oomlint.syntax import compiles, require_python
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,39 +59,31 @@ def check_source(source: Source, settings: Settings, *, gate: bool = True) -> Fi
     rules = selection.rules_for(str(source.path), settings)
     if gate:
         rules = gate_for(rules).open_rules(source.text.encode("utf-8", "replace"))
+    if rules:
+        return run_rules(source, rules, selection, settings)
     try:
-        syntax.check_source(source)
-    except NoPython as error:
-        return syntax_result(source.path, error)
-    return run_rules(source, rules, selection, settings)
+        require_python(source.text)
+    except SyntaxProblem as error:
+        return FileResult(source.path, problem=syntax_problem(error))
+    return FileResult(source.path)
 
 
-def check_bytes_of(path: Path, data: bytes, settings: Settings) -> FileResult:
-    """Checks one file's bytes; what no rule can fire in is neither decoded nor analysed."""
+def check_bytes(path: Path, data: bytes, settings: Settings, *, syntax: bool = True) -> FileResult:
+    """Checks one file's bytes; what no rule can fire in is neither decoded nor analysed.
+
+    `syntax=False` also takes it on trust that such a file is Python.
+    """
     selection = select(settings)
     rules = gate_for(selection.rules_for(str(path), settings)).open_rules(data)
-    if not rules and len(data) > MAX_BYTES:
+    if not rules and (not syntax or len(data) > MAX_BYTES or compiles(data)):
         return FileResult(path)
     try:
-        if not rules:
-            syntax.check_bytes(path, data)
-            return FileResult(path)
         source = from_bytes(path, data)
-        syntax.check_source(source)
     except Unreadable as error:
         return FileResult(path, problem=Problem("unreadable", str(error)))
-    except NoPython as error:
-        return syntax_result(path, error)
-    return run_rules(source, rules, selection, settings)
-
-
-def check_file(path: Path, settings: Settings) -> FileResult:
-    """Reads and checks one file."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        return unreadable(path, error)
-    return check_bytes_of(path, data, settings)
+    if rules:
+        return run_rules(source, rules, selection, settings)
+    return check_source(source, settings)
 
 
 def unreadable(path: Path, error: OSError) -> FileResult:
@@ -99,21 +91,14 @@ def unreadable(path: Path, error: OSError) -> FileResult:
     return FileResult(path, problem=Problem("unreadable", f"cannot be read: {reason}"))
 
 
-def syntax_result(path: Path, error: NoPython) -> FileResult:
-    return FileResult(
-        path, problem=Problem("invalid-syntax", error.message, error.row, error.column)
-    )
+def syntax_problem(error: SyntaxProblem) -> Problem:
+    return Problem("invalid-syntax", error.message, error.row, error.column)
 
 
 def run_rules(
     source: Source, rules: Iterable[type[Rule]], selection: Selection, settings: Settings
 ) -> FileResult:
     """Builds the model once and puts each rule's question to it."""
-    rules = tuple(rules)
-    if not rules:
-        return FileResult(source.path)
-    from oomlint.analysis import SyntaxProblem, analyse
-
     doing = "the analysis"
     try:
         model = analyse(source, settings.root)
@@ -122,8 +107,7 @@ def run_rules(
             doing = rule.code
             findings += rule().check(model)
     except SyntaxProblem as error:
-        problem = Problem("invalid-syntax", error.message, error.row, error.column)
-        return FileResult(source.path, problem=problem)
+        return FileResult(source.path, problem=syntax_problem(error))
     except RecursionError:
         problem = Problem("unreadable", "holds an expression that is nested too deeply to analyse")
         return FileResult(source.path, problem=problem)

@@ -9,13 +9,16 @@ from pathlib import Path
 
 from oomlint.cache import Contents, ProjectCache, digest_of
 from oomlint.fixer import FixedFile, fix_file
-from oomlint.linter import FileResult, Problem, check_bytes_of, unreadable
+from oomlint.linter import FileResult, Problem, check_bytes, unreadable
 from oomlint.selection import select
 from oomlint.settings import Settings
 from oomlint.source import Unreadable
 from oomlint.workers import Chunk, Died, Work, available_jobs, run
 
 FILES_PER_CHUNK = 24
+# In more files than this, found in folders, a file in which no rule can fire is not parsed just to
+# say that it is no Python: that would cost more than all the rest.
+SYNTAX_FILES = 2000
 
 # Told how many of how many files are done.
 Progress = Callable[[int, int], None]
@@ -52,23 +55,26 @@ def check_paths(
     progress: Progress | None = None,
 ) -> TreeResult:
     """Checks absolute paths under their settings. Raises OomlintError for an unknown selector."""
+    files = tuple(files)
+    syntax = len(files) <= SYNTAX_FILES
     groups = grouped(files)
     started, contents = time.time_ns(), Contents()
     results: list[FileResult] = []
     for group in groups:
         if use_cache:
             group.cache = ProjectCache(group.settings, contents, started)
-        results += look_up(group)
+        results += look_up(group, syntax)
     owners = {path: group for group in groups for path in group.missing}
-    total = sum(len(group.paths) for group in groups)
+    total = len(files)
     done = total - len(owners)
-    for path, outcome in run(chunks(groups, check_one), jobs or available_jobs()):
+    work = check_whole if syntax else check_gated
+    for path, outcome in run(chunks(groups, work), jobs or available_jobs()):
         result: FileResult
         digest: str
         result, digest = (crashed(path, outcome), "") if isinstance(outcome, Died) else outcome
         cache = owners[path].cache
         if cache is not None:
-            cache.store(result, digest)
+            cache.store(result, digest, syntax)
         if says_something(result):
             results.append(result)
         done += 1
@@ -91,11 +97,11 @@ def grouped(files: Iterable[tuple[str, Settings]]) -> list[Group]:
     return list(groups.values())
 
 
-def look_up(group: Group) -> Iterator[FileResult]:
+def look_up(group: Group, syntax: bool) -> Iterator[FileResult]:
     """Yields stored results that say something; sets what is missing, and the warnings."""
     missing = []
     for path in group.paths:
-        result = group.cache.lookup(path) if group.cache else None
+        result = group.cache.lookup(path, syntax) if group.cache else None
         if result is None:
             missing.append(path)
         elif says_something(result):
@@ -118,13 +124,22 @@ def chunks(groups: Iterable[Group], work: Work) -> Iterator[Chunk]:
             yield Chunk(work, group.settings, group.missing[first : first + FILES_PER_CHUNK])
 
 
-def check_one(path: str, settings: Settings) -> tuple[FileResult, str]:
+def check_whole(path: str, settings: Settings) -> tuple[FileResult, str]:
     """In a worker: the result and the digest of the content that it belongs to."""
+    return check_one(path, settings, syntax=True)
+
+
+def check_gated(path: str, settings: Settings) -> tuple[FileResult, str]:
+    """The same, where only files in which a rule can fire are parsed."""
+    return check_one(path, settings, syntax=False)
+
+
+def check_one(path: str, settings: Settings, syntax: bool) -> tuple[FileResult, str]:
     try:
         data = Path(path).read_bytes()
     except OSError as error:
         return unreadable(Path(path), error), ""
-    return check_bytes_of(Path(path), data, settings), digest_of(data)
+    return check_bytes(Path(path), data, settings, syntax=syntax), digest_of(data)
 
 
 def crashed(path: str, death: Died) -> FileResult:
