@@ -118,7 +118,7 @@ def test_with_fix_the_file_changes_and_the_next_run_passes(
     [
         ({"train.py": BAD.replace("    model.eval()\n", "    model.eval()  # é\n")}, "Failed"),
         ({"good.py": "import torch\n"}, "Passed"),
-        ({"notes.md": BAD}, "Skipped"),
+        ({"notes.md": BAD, "notebook.ipynb": "{}"}, "Skipped"),
         ({"skipped/train.py": BAD, "oomlint.toml": 'extend-exclude = ["skipped"]\n'}, "Passed"),
         ({"stub.pyi": "def f() -> int: ...\n"}, "Passed"),
     ],
@@ -130,8 +130,10 @@ def test_verdicts(
     tried = run(folder, store, "run")
     assert verdict in tried.stdout, tried.stdout + tried.stderr
     assert tried.returncode == (1 if verdict == "Failed" else 0)
-    assert "torch" not in installed(store)
 
 
-def installed(store: Path) -> set[str]:
-    return {path.name for path in store.glob("repo*/py_env*/lib/python*/site-packages/*")}
+def test_the_hook_brings_no_torch(tmp_path: Path, hook_repository: Path, store: Path) -> None:
+    run(scratch(tmp_path, hook_repository, {}), store, "install-hooks")
+    installed = {path.name for path in store.glob("repo*/py_env*/lib/python*/site-packages/*")}
+    assert "oomlint" in installed
+    assert "torch" not in installed
