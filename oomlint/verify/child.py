@@ -1,0 +1,200 @@
+"""Runs one text of a script as __main__ in this process, measures it and ends the process."""
+
+from __future__ import annotations
+
+import builtins
+import gc
+import json
+import linecache
+import os
+import random
+import signal
+import sys
+import traceback
+import types
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from oomlint.verify import record
+from oomlint.verify.instrument import NAME, Region, instrumented
+from oomlint.verify.record import Ending
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a child is told to do; paths are absolute."""
+
+    script: str  # the user's file: __file__, sys.path and tracebacks name it
+    text: str  # where the text to run lies
+    argv: tuple[str, ...]
+    out: str  # where records go, a line each
+    steps: int
+    seed: int
+    device: str  # auto, cuda or emulated
+    capacity: int | None = None
+    region: Region | None = None
+
+
+def read_order(path: Path) -> Order:
+    entry = json.loads(path.read_text("utf-8"))
+    region = Region(**entry["region"]) if entry["region"] else None
+    return Order(**{**entry, "argv": tuple(entry["argv"]), "region": region})
+
+
+def write_order(path: Path, order: Order) -> None:
+    path.write_text(json.dumps(asdict(order)), "utf-8")
+
+
+class Journal:
+    """The file of records; every line is on its way to the disk when `write` returns."""
+
+    def __init__(self, path: str) -> None:
+        self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def write(self, line: str) -> None:
+        os.write(self.file, line.encode("utf-8") + b"\n")
+
+    def end(self, ending: Ending) -> NoReturn:
+        """Ends the process at once: no exit handler, no other thread and no worker runs on."""
+        self.write(record.dump({"ending": asdict(ending)}))
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (OSError, ValueError, AttributeError):
+                continue
+        os._exit(0)
+
+
+def main(path: str) -> NoReturn:
+    die_with_parent()
+    order = read_order(Path(path))
+    journal = Journal(order.out)
+    try:
+        import torch
+    except ImportError as error:
+        message = f"torch cannot be imported by {sys.executable} ({error}); install oomlint[verify]"
+        journal.end(Ending(record.UNUSABLE, message))
+    recorder = prepare(order, journal)
+    seed_everything(order.seed, torch)
+    module = as_main(order, recorder)
+    gc.collect()
+    gc.freeze()  # what torch itself made is not searched for live tensors
+    journal.end(run(order, module))
+
+
+def die_with_parent() -> None:
+    """Linux: the process ends when the one that started it does."""
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    try:
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    except (OSError, AttributeError):
+        return
+
+
+def prepare(order: Order, journal: Journal) -> Any:
+    import torch
+
+    from oomlint.verify.meters import CudaMeter, EmulatedMeter, Meter
+    from oomlint.verify.recorder import Recorder
+
+    real = torch.cuda.is_available()
+    if order.device == "cuda" and not real:
+        message = "no CUDA device is available to torch; use --device emulated"
+        journal.end(Ending(record.UNUSABLE, message))
+    meter: Meter
+    if order.device == "emulated" or not real:
+        from oomlint.verify import emulation
+
+        meter = EmulatedMeter(emulation.install(order.capacity or emulation.DEFAULT_CAPACITY))
+        name = "emulated"
+    else:
+        torch.cuda.init()
+        meter, name = CudaMeter(), "cuda"
+    journal.write(record.dump({"device": name, "torch": torch.__version__}))
+    recorder = Recorder(
+        meter,
+        order.steps,
+        emit=lambda step: journal.write(record.step_line(step)),
+        stop=lambda: journal.end(Ending(record.STOPPED)),
+        bounded=order.region is not None,
+    )
+    recorder.install()
+    return recorder
+
+
+def seed_everything(seed: int, torch: Any) -> None:
+    random.seed(seed)
+    torch.manual_seed(seed)
+    try:
+        import numpy
+    except ImportError:
+        return
+    numpy.random.seed(seed % 2**32)
+
+
+def as_main(order: Order, recorder: Any) -> types.ModuleType:
+    """An empty __main__ that looks as it does under `python script.py`."""
+    module = types.ModuleType("__main__")
+    module.__dict__.update(__file__=order.script, __builtins__=builtins, __cached__=None)
+    module.__dict__[NAME] = recorder
+    sys.modules["__main__"] = module
+    sys.argv = [order.script, *order.argv]
+    sys.path.insert(0, str(Path(order.script).parent))
+    return module
+
+
+def run(order: Order, module: types.ModuleType) -> Ending:
+    text = Path(order.text).read_text("utf-8")
+    # Tracebacks and inspect show the text that runs, which may not be the one on the disk.
+    linecache.cache[order.script] = (len(text), None, text.splitlines(True), order.script)
+    try:
+        code = compile(instrumented(text, order.script, order.region), order.script, "exec")
+    except SyntaxError as error:
+        return Ending(record.RAISED, f"SyntaxError: {error.msg}", error.lineno, "SyntaxError")
+    try:
+        exec(code, module.__dict__)
+    except SystemExit as error:
+        return exited(error)
+    except BaseException as error:
+        traceback.print_exception(type(error), error, user_frames(error, order.script))
+        return raised(error, order.script)
+    return Ending(record.FINISHED)
+
+
+def exited(error: SystemExit) -> Ending:
+    if error.code in (None, 0):
+        return Ending(record.FINISHED)
+    if isinstance(error.code, int):
+        return Ending(record.EXITED, f"exits with status {error.code}")
+    return Ending(record.EXITED, f"exits with the message: {one_line(str(error.code))}")
+
+
+def raised(error: BaseException, script: str) -> Ending:
+    row = None
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_filename == script:
+            row = line
+    kind = type(error).__name__
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return Ending(record.RAISED, f"needs the package {error.name}", row, kind)
+    if isinstance(error, EOFError):
+        return Ending(record.RAISED, "reads from standard input, which is empty here", row, kind)
+    text = one_line(str(error))
+    return Ending(record.RAISED, f"raises {kind}: {text}" if text else f"raises {kind}", row, kind)
+
+
+def one_line(text: str) -> str:
+    first = text.strip().splitlines()[0].strip() if text.strip() else ""
+    return first if len(first) <= 160 else first[:157] + "..."
+
+
+def user_frames(error: BaseException, script: str) -> types.TracebackType | None:
+    """The traceback from the script's own first frame on."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename != script:
+        trace = trace.tb_next
+    return trace or error.__traceback__

@@ -1,0 +1,202 @@
+"""The emulated CUDA device: CPU tensors with real values, tagged by storage as living on cuda:0."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from oomlint.verify.allocator import Allocator, CapacityExceeded
+
+CUDA = torch.device("cuda", 0)
+CPU = torch.device("cpu")
+TAG = "_oomlint_hold"
+
+real_device: Callable[[torch.Tensor], torch.device] = torch.Tensor.device.__get__  # type: ignore[attr-defined]
+
+
+def target(value: Any) -> torch.device | None:
+    """The device that a user's argument names; raises what CUDA raises where it has no such one."""
+    if value is None:
+        return None
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = torch.device("cuda", value)
+    named = value if isinstance(value, torch.device) else torch.device(value)
+    if named.type == "cuda" and (named.index or 0) > 0:
+        raise torch.AcceleratorError(
+            "CUDA error: invalid device ordinal (the emulated machine has one device)"
+        )
+    return named
+
+
+class Hold:
+    """Ties a block of the allocator to the life of a storage.
+
+    A storage's Python object lives exactly as long as the storage itself, also while only C++
+    (a graph, a saved tensor) refers to it, so an attribute on it is a tag that cannot go stale.
+    """
+
+    __slots__ = ("allocator", "block", "size")
+
+    def __init__(self, allocator: Allocator, size: int) -> None:
+        self.allocator, self.size = allocator, size
+        self.block = allocator.malloc(size)
+
+    def __del__(self) -> None:
+        block = getattr(self, "block", None)
+        if block is not None:
+            self.allocator.free(block)
+
+
+class State(threading.local):
+    """What the running thread is doing: where copies go, and whether anything is recorded."""
+
+    placement: torch.device | None = None
+    paused: int = 0
+    backward: bool = False
+
+
+class Device:
+    """The one emulated device of this process."""
+
+    def __init__(self, allocator: Allocator) -> None:
+        self.allocator = allocator
+        self.state = State()
+
+    def tag(self, tensor: torch.Tensor) -> None:
+        """Puts the tensor's storage on the device; raises torch.OutOfMemoryError."""
+        for storage in storages(tensor):
+            self.tag_storage(storage)
+
+    def tag_storage(self, storage: torch.UntypedStorage) -> None:
+        hold = getattr(storage, TAG, None)
+        size = storage.nbytes()
+        if hold is not None and hold.size == size:
+            return
+        try:
+            setattr(storage, TAG, Hold(self.allocator, size))
+        except CapacityExceeded as error:
+            raise torch.OutOfMemoryError(str(error)) from None
+
+    @contextlib.contextmanager
+    def placing(self, device: torch.device) -> Iterator[None]:
+        """New tensors of this thread go to `device`, whatever their inputs."""
+        before = self.state.placement
+        self.state.placement = device
+        try:
+            yield
+        finally:
+            self.state.placement = before
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """What this thread computes here is on no device and is not counted."""
+        self.state.paused += 1
+        try:
+            yield
+        finally:
+            self.state.paused -= 1
+
+
+def storages(tensor: torch.Tensor) -> Iterator[torch.UntypedStorage]:
+    """The storages behind a tensor; a sparse one has several, a functorch wrapper its value's."""
+    try:
+        yield tensor.untyped_storage()
+        return
+    except (NotImplementedError, RuntimeError):
+        pass
+    try:
+        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            yield from storages(torch._C._functorch.get_unwrapped(tensor))
+        elif tensor.layout is torch.sparse_coo:
+            yield tensor._indices().untyped_storage()
+            yield tensor._values().untyped_storage()
+        elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+            yield tensor.values().untyped_storage()
+    except (NotImplementedError, RuntimeError):
+        return
+
+
+def on_device(tensor: torch.Tensor) -> bool:
+    try:
+        return hasattr(tensor.untyped_storage(), TAG)
+    except (NotImplementedError, RuntimeError):
+        return any(hasattr(storage, TAG) for storage in storages(tensor))
+
+
+def tensors_in(values: Any) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from tensors_in(value)
+
+
+class Tracker(TorchDispatchMode):
+    """Places what every operator returns: on the device when asked for or when an input is there."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__()
+        self.device = device
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        state = self.device.state
+        asked = kwargs.get("device")
+        if asked is not None and asked.type == "cuda":
+            target(asked)
+            kwargs = {**kwargs, "device": CPU}
+        if kwargs.get("pin_memory"):
+            kwargs = {**kwargs, "pin_memory": False}
+        if state.paused:
+            return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if not self.placed(asked, args, kwargs):
+            return result
+        outputs = (result,) if isinstance(result, torch.Tensor) else result
+        if not isinstance(outputs, (list, tuple)):
+            return result
+        inputs: set[int] | None = None
+        for output in tensors_in(outputs):
+            for storage in storages(output):
+                if not hasattr(storage, TAG):
+                    # A view of a host tensor, or a host tensor written in place, stays there.
+                    if inputs is None:
+                        given = (*args, *kwargs.values())
+                        inputs = {s._cdata for t in tensors_in(given) for s in storages(t)}
+                    if storage._cdata in inputs:
+                        continue
+                self.device.tag_storage(storage)
+        return result
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Else the first operator imports torch's compiler, which takes longer than small scripts.
+        return False
+
+    def placed(self, asked: torch.device | None, args: Any, kwargs: dict[str, Any]) -> bool:
+        state = self.device.state
+        if state.placement is not None:
+            return state.placement.type == "cuda"
+        if asked is not None and asked.type == "cuda":
+            return True
+        given = False
+        for tensor in tensors_in((*args, *kwargs.values())):
+            if on_device(tensor):
+                return True
+            given = True
+        # Formulas of the backward pass make tensors out of nothing, with the real device's name.
+        return state.backward and not given
+
+
+def emulated_device(tensor: torch.Tensor) -> torch.device:
+    device = real_device(tensor)
+    if device.type == "cpu" and on_device(tensor):
+        return CUDA
+    return device

@@ -1,0 +1,293 @@
+"""Installs the emulated device into torch for the whole process, before any user code runs."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+import threading
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from oomlint.verify import cuda_api, mixed_precision
+from oomlint.verify.allocator import GIB, Allocator
+from oomlint.verify.device import (
+    CPU,
+    CUDA,
+    TAG,
+    Device,
+    Tracker,
+    emulated_device,
+    on_device,
+    target,
+)
+
+DEFAULT_CAPACITY = 80 * GIB
+
+base_type: Callable[..., Any] = torch.Tensor.type
+# Registrations at the dispatcher end with the object that made them.
+registrations: list[Any] = []
+
+
+def install(capacity: int = DEFAULT_CAPACITY) -> Device:
+    """Makes torch see one CUDA device that runs on the CPU; cannot be undone in this process."""
+    device = Device(Allocator(capacity))
+    patch_tensors(device)
+    patch_constructors(device)
+    patch_storages(device)
+    cuda_api.install(device)
+    patch_operators()
+    patch_compiler()
+    patch_threads(device)
+    mixed_precision.install()
+    Tracker(device).__enter__()
+    return device
+
+
+def patch_tensors(device: Device) -> None:
+    base: Any = torch.Tensor
+    base_to, base_is_pinned = base.to, base.is_pinned
+
+    def move(
+        tensor: torch.Tensor, where: torch.device, dtype: torch.dtype | None = None, **rest: Any
+    ) -> Any:
+        if emulated_device(tensor).type == where.type:
+            return base_to(tensor, dtype=dtype or tensor.dtype, **rest)
+        if where.type not in ("cuda", "cpu"):
+            return base_to(tensor, where, dtype=dtype or tensor.dtype, **rest)
+        rest["copy"] = True
+        with device.placing(where):
+            return base_to(tensor, dtype=dtype or tensor.dtype, **rest)
+
+    def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        rest = dict(kwargs)
+        first = args[0] if args else None
+        if isinstance(first, torch.Tensor):
+            names = ("other", "non_blocking", "copy")
+        elif isinstance(first, torch.dtype):
+            names = ("dtype", "non_blocking", "copy")
+        else:
+            names = ("device", "dtype", "non_blocking", "copy")
+        rest.update(zip(names, args, strict=False))
+        other = rest.pop("other", None)
+        if other is not None:
+            rest.update(device=other.device, dtype=other.dtype)
+        where = target(rest.pop("device", None))
+        if where is None:
+            return base_to(self, *args, **kwargs)
+        return move(self, where, **rest)
+
+    def cuda(
+        self: torch.Tensor,
+        device: Any = None,
+        non_blocking: bool = False,
+        memory_format: torch.memory_format = torch.preserve_format,
+    ) -> Any:
+        where = CUDA if device is None else target(device)
+        if where is None or where.type != "cuda":
+            raise RuntimeError(f"Invalid device, must be cuda device, but got {device}")
+        return move(self, where, memory_format=memory_format)
+
+    def cpu(self: torch.Tensor, memory_format: torch.memory_format = torch.preserve_format) -> Any:
+        return move(self, CPU, memory_format=memory_format)
+
+    def guard(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def converting(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            if on_device(self) and not kwargs.get("force"):
+                raise TypeError(
+                    "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy "
+                    "the tensor to host memory first."
+                )
+            return original(self, *args, **kwargs)
+
+        return converting
+
+    def typed(self: torch.Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
+        if dtype is None:
+            return type_name(self.dtype) if on_device(self) else base_type(self)
+        if isinstance(dtype, str) and dtype.startswith("torch.cuda."):
+            plain = base_type(self, dtype.replace("torch.cuda.", "torch."), non_blocking)
+            return move(plain, CUDA)
+        return base_type(self, dtype, non_blocking)
+
+    base.device = property(emulated_device)
+    base.is_cuda = property(on_device)
+    base.is_cpu = property(lambda self: emulated_device(self).type == "cpu")
+    base.get_device = lambda self: 0 if on_device(self) else -1
+    base.to, base.cuda, base.cpu, base.type = to, cuda, cpu, typed
+    base.pin_memory = lambda self, device=None: self.clone()
+    base.is_pinned = lambda self, device=None: False if on_device(self) else base_is_pinned(self)
+    base.record_stream = lambda self, stream: None
+    base.numpy, base.__array__ = guard(base.numpy), guard(base.__array__)
+
+
+def type_name(dtype: torch.dtype) -> str:
+    """What Tensor.type() calls a tensor of this dtype on CUDA."""
+    with torch.utils._python_dispatch._disable_current_modes():
+        return str(base_type(torch.empty(0, dtype=dtype))).replace("torch.", "torch.cuda.", 1)
+
+
+def patch_constructors(device: Device) -> None:
+    """Constructors that copy Python data to a device outside the dispatcher."""
+
+    def copying(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def make(*args: Any, **kwargs: Any) -> Any:
+            where = target(kwargs.get("device"))
+            if where is None and not any(isinstance(value, torch.Tensor) for value in args[:1]):
+                where = emulated_device(torch.empty(0))  # the default device, contexts included
+            if where is None or where.type not in ("cuda", "cpu"):
+                return original(*args, **kwargs)
+            grad = kwargs.get("requires_grad", False)
+            rest = {k: v for k, v in kwargs.items() if k not in ("requires_grad", "pin_memory")}
+            made = original(*args, **{**rest, "device": CPU}).to(where)
+            return made.requires_grad_() if grad else made
+
+        return make
+
+    module: Any = torch
+    for name in ("tensor", "as_tensor", "asarray"):
+        setattr(module, name, copying(getattr(torch, name)))
+    base: Any = torch.Tensor
+    base_new_tensor = base.new_tensor
+
+    def new_tensor(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        where = target(kwargs.pop("device", None)) or emulated_device(self)
+        grad = kwargs.pop("requires_grad", False)
+        with device.placing(CPU):
+            plain = base_new_tensor(self, *args, **kwargs)
+        made = plain.to(where)
+        return made.requires_grad_() if grad else made
+
+    base.new_tensor = new_tensor
+
+    class Generator(torch._C.Generator):
+        """A generator that says where the user wanted it and draws on the CPU."""
+
+        def __new__(cls, device: Any = "cpu") -> Any:
+            made = super().__new__(cls, device="cpu")
+            made.place = target(device)  # type: ignore[attr-defined]
+            return made
+
+        @property
+        def device(self) -> torch.device:
+            place = self.place  # type: ignore[attr-defined]
+            return CUDA if place.type == "cuda" else place
+
+    module.Generator = Generator
+
+
+def patch_storages(device: Device) -> None:
+    """Copies of storages (deepcopy, pickle, torch.load) stay on or return to the device."""
+    storage: Any = torch.UntypedStorage
+    base_clone = torch.storage._StorageBase.clone
+
+    def clone(self: Any) -> Any:
+        made = base_clone(self)
+        if hasattr(self, TAG):
+            device.tag_storage(made)
+        return made
+
+    storage.clone = clone
+
+    def location(value: Any) -> str | None:
+        plain = getattr(value, "_untyped_storage", value)
+        return "cuda:0" if hasattr(plain, TAG) else None
+
+    def restore(value: Any, place: str) -> Any:
+        if not place.startswith("cuda"):
+            return None
+        target(place)
+        device.tag_storage(getattr(value, "_untyped_storage", value))
+        return value
+
+    torch.serialization.register_package(5, location, restore)
+
+
+def patch_threads(device: Device) -> None:
+    """Dispatch modes are per thread: every new Python thread enters its own."""
+    thread: Any = threading.Thread
+    base_bootstrap = thread._bootstrap_inner
+
+    def bootstrap(self: threading.Thread) -> None:
+        with Tracker(device):
+            base_bootstrap(self)
+
+    thread._bootstrap_inner = bootstrap
+
+    engine = torch.autograd.graph._engine_run_backward
+
+    def run(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        before = device.state.backward
+        device.state.backward = any(
+            isinstance(output, torch.Tensor) and on_device(output) for output in outputs
+        )
+        try:
+            return engine(outputs, *args, **kwargs)
+        finally:
+            device.state.backward = before
+
+    torch.autograd.graph._engine_run_backward = run
+    torch.autograd._engine_run_backward = run  # type: ignore[attr-defined]
+
+
+def patch_operators() -> None:
+    """Operators that save other tensors for the backward on CUDA than on the CPU."""
+    grouped = torch._C._group_tensors_by_device_and_dtype
+
+    def group(lists: Any, with_indices: bool = False) -> Any:
+        def home(tensors: Any) -> torch.device:
+            first = next((t for t in tensors if isinstance(t, torch.Tensor)), None)
+            return CPU if first is None else emulated_device(first)
+
+        found = grouped(lists, with_indices)
+        return {(home(value[0][0]), key[1]): value for key, value in found.items()}
+
+    torch._C._group_tensors_by_device_and_dtype = group
+
+    def dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+        return torch.native_dropout(x, p, train)[0] if train and p > 0 else x
+
+    library = torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        library.impl("dropout", dropout, "AutogradCPU")
+    registrations.append(library)
+
+
+class Dormant(types.ModuleType):
+    """Stands for torch's compiler until something wants more of it than a no-op.
+
+    Every optimizer imports it just to say that a graph ends, which takes seconds, and nothing
+    is compiled on the emulated device.
+    """
+
+    def graph_break(self, *args: Any, **kwargs: Any) -> None:
+        return None
+
+    def __getattr__(self, name: str) -> Any:
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+def patch_compiler() -> None:
+    """Code that would be compiled runs eagerly."""
+
+    def compile_eagerly(model: Any = None, **options: Any) -> Any:
+        return (lambda wrapped: wrapped) if model is None else model
+
+    module: Any = torch
+    module.compile = compile_eagerly
+    torch.nn.Module.compile = lambda self, *args, **options: None  # type: ignore[method-assign]
+    for method in vars(torch.optim.Optimizer).values():
+        plain = getattr(method, "__wrapped__", None)
+        if plain is not None:
+            plain.__dynamo_disable = plain
+    if "torch._dynamo" not in sys.modules:
+        module._dynamo = sys.modules["torch._dynamo"] = Dormant("torch._dynamo")

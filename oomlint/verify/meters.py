@@ -1,0 +1,123 @@
+"""Reads what a run uses: device bytes, live autograd nodes, host memory."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import resource
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from oomlint.verify.device import Device
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes on the device now, and peaks since the last reset; blocks count live storages."""
+
+    requested: int
+    requested_peak: int
+    allocated: int
+    allocated_peak: int
+    reserved: int
+    blocks: int
+
+
+class Meter(Protocol):
+    def memory(self) -> Memory: ...
+
+    def reset_peak(self) -> None: ...
+
+    def paused(self) -> contextlib.AbstractContextManager[None]: ...
+
+    def host(self) -> int: ...
+
+
+class EmulatedMeter:
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    def memory(self) -> Memory:
+        state = self.device.allocator.statistics()
+        return Memory(
+            state.requested.current,
+            state.requested.peak,
+            state.allocated.current,
+            state.allocated.peak,
+            state.reserved.current,
+            state.blocks.current,
+        )
+
+    def reset_peak(self) -> None:
+        self.device.allocator.reset_peak()
+
+    def paused(self) -> contextlib.AbstractContextManager[None]:
+        return self.device.paused()
+
+    def host(self) -> int:
+        # What the emulated device holds lies in the host's memory and is no part of the answer.
+        held = self.device.allocator.statistics().requested.current
+        return max(0, resident_bytes() - held)
+
+
+class CudaMeter:
+    def memory(self) -> Memory:
+        stats = torch.cuda.memory_stats()
+        return Memory(
+            stats.get("requested_bytes.all.current", 0),
+            stats.get("requested_bytes.all.peak", 0),
+            stats.get("allocated_bytes.all.current", 0),
+            stats.get("allocated_bytes.all.peak", 0),
+            stats.get("reserved_bytes.all.current", 0),
+            stats.get("allocation.all.current", 0),
+        )
+
+    def reset_peak(self) -> None:
+        torch.cuda.reset_peak_memory_stats()
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        yield
+
+    def host(self) -> int:
+        return resident_bytes()
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process; its largest so far where the system does not say."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+
+
+def live_nodes() -> int:
+    """Autograd nodes that live tensors keep alive, counted once each.
+
+    Tensors that only C++ holds are reached through the graph of the ones that Python holds.
+    """
+    seen: set[Any] = set()
+    waiting: list[Any] = []
+    for thing in gc.get_objects():
+        if not issubclass(type(thing), torch.Tensor):
+            continue
+        try:
+            node = thing.grad_fn
+        except RuntimeError:
+            continue  # a wrapper that outlived the transform that made it
+        if node is not None and node not in seen:
+            seen.add(node)
+            waiting.append(node)
+    while waiting:
+        for node, _ in waiting.pop().next_functions:
+            if node is not None and node not in seen:
+                seen.add(node)
+                waiting.append(node)
+    return len(seen)

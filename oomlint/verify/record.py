@@ -1,0 +1,130 @@
+"""What one run of a script left behind: a record per step, and how the run ended."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+OPTIMIZER = "optimizer step"
+ITERATION = "iteration"
+
+# Ways a run ends. A run that ended otherwise than STOPPED or FINISHED is no measurement by itself.
+STOPPED = "stopped"  # after the steps that were asked for
+FINISHED = "finished"  # the script came to its own end
+RAISED = "raised"
+EXITED = "exited"
+TIMED_OUT = "timed out"
+OUT_OF_MEMORY = "out of memory"  # host memory above the limit
+KILLED = "killed"
+UNUSABLE = "unusable"  # it never came to the script
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One attempt of an optimizer to step, or one iteration of a loop that has no optimizer.
+
+    Bytes are at the end of the step; peaks are since the end of the one before. `requested` is
+    what tensors asked for, `allocated` what the caching allocator gave. Norms are L2 over the
+    parameters of the optimizer; the gradient's is in true units, as the optimizer uses it.
+    """
+
+    unit: str
+    extent: int  # which entry into the loop the iteration belongs to
+    optimizer: int  # ordinal of the optimizer, in order of first steps
+    requested: int
+    requested_peak: int
+    allocated: int
+    allocated_peak: int
+    reserved: int
+    live_tensors: int
+    nodes: int
+    host: int
+    seconds: float
+    gradient_norm: float | None = None
+    update_norm: float | None = None
+    loss: float | None = None
+    skipped: bool = False  # the gradient scaler found inf or nan and did not step
+    backwards: int = 0  # backward passes since the optimizer's last attempt
+    held: int = 0  # backward passes whose gradients the attempt saw
+    scale_left: float = 1.0  # factor still in the gradients that the optimizer used
+    max_norm: float | None = None  # of the clipping that the script does
+    norm_type: float | None = None
+    bounded_norm: float | None = None  # of the clipped parameters at the step, in norm_type
+    raw_norm: float | None = None  # before clipping, in true units
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run ended; `message` is one sentence without the file's name."""
+
+    kind: str
+    message: str = ""
+    row: int | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of one text of a script."""
+
+    device: str
+    torch: str
+    unit: str
+    steps: tuple[Step, ...]
+    ending: Ending
+
+    @property
+    def measured(self) -> bool:
+        return self.ending.kind in (STOPPED, FINISHED) and bool(self.steps)
+
+
+def dump(value: Any) -> str:
+    """A line of strict JSON; numbers that JSON lacks become strings."""
+    return json.dumps(plain(value), allow_nan=False)
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value
+
+
+def step_line(step: Step) -> str:
+    return dump({"step": asdict(step)})
+
+
+def load(path: Path) -> tuple[dict[str, Any], tuple[Step, ...], Ending | None]:
+    """What a child wrote, as far as it came: head, steps and ending (None if it wrote none)."""
+    head: dict[str, Any] = {}
+    steps: list[Step] = []
+    ending = None
+    try:
+        text = path.read_text("utf-8")
+    except OSError:
+        return head, (), None
+    for line in text.splitlines():
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            break  # the line that was being written when the child died
+        if "step" in entry:
+            steps.append(step_from(entry["step"]))
+        elif "ending" in entry:
+            ending = Ending(**entry["ending"])
+        else:
+            head.update(entry)
+    return head, tuple(steps), ending
+
+
+def step_from(entry: dict[str, Any]) -> Step:
+    floats = {field.name for field in fields(Step) if "float" in str(field.type)}
+    return Step(
+        **{key: float(v) if key in floats and v is not None else v for key, v in entry.items()}
+    )

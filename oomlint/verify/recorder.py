@@ -1,0 +1,400 @@
+"""Watches a running script from inside: hooks torch's optimizers, scalers, clipping and backward."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from oomlint.verify.meters import Meter, live_nodes
+from oomlint.verify.record import ITERATION, OPTIMIZER, Step
+
+
+class Follower:
+    """What is known of one optimizer's gradients between its attempts to step."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = weakref.ref(optimizer)
+        self.ordinal = -1
+        self.attempts = 0
+        self.backwards = 0
+        self.held = 0
+        self.scale_left = 1.0
+        self.before: list[torch.Tensor] = []
+        self.pending: dict[str, Any] = {}
+
+    def parameters(self) -> list[torch.Tensor]:
+        optimizer = self.optimizer()
+        if optimizer is None:
+            return []
+        return [p for group in optimizer.param_groups for p in group["params"]]
+
+    def empty(self) -> bool:
+        """Whether nothing of any backward pass is left in the gradients."""
+        for parameter in self.parameters():
+            gradient = parameter.grad
+            if gradient is not None and bool(values(gradient).any()):
+                return False
+        return True
+
+    def forget_if_empty(self) -> None:
+        if self.held and self.empty():
+            self.held, self.scale_left = 0, 1.0
+
+
+class Clipping:
+    """The last call that bounded gradients: over which parameters, by what."""
+
+    def __init__(self, parameters: list[torch.Tensor], bound: float, norm_type: float) -> None:
+        self.parameters = [weakref.ref(p) for p in parameters]
+        self.bound, self.norm_type = bound, norm_type
+
+    def norm(self) -> float:
+        alive = [p for p in (ref() for ref in self.parameters) if p is not None]
+        return gradient_norm(alive, self.norm_type)
+
+
+class Recorder:
+    """Counts steps and hands each one's record to `emit`; `stop` is called after `wanted` of them."""
+
+    def __init__(
+        self,
+        meter: Meter,
+        wanted: int,
+        emit: Callable[[Step], None],
+        stop: Callable[[], None],
+        bounded: bool,
+    ) -> None:
+        self.meter, self.wanted, self.emit, self.stop = meter, wanted, emit, stop
+        self.process, self.thread = os.getpid(), threading.get_ident()
+        self.followers: dict[int, Follower] = {}
+        self.order = 0
+        self.inside: Any = None  # the optimizer whose step is running
+        self.scaling: Any = None  # the optimizer whose scaler.step is running
+        self.scaled = False  # a scaled loss was seen in the running backward pass
+        self.scale = 1.0
+        self.losses: list[float] = []
+        self.true_loss: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
+        self.clipping: Clipping | None = None
+        self.raw_norm: float | None = None
+        # With a region, steps count from its first entry on.
+        self.open = not bounded
+        self.depth = 0
+        self.extent = 0
+        self.training = not bounded
+        self.iterations = 0
+        self.fresh = True
+        self.moment = time.perf_counter()
+
+    # -- installation
+
+    def install(self) -> None:
+        register_optimizer_step_pre_hook(self.before_step)
+        register_optimizer_step_post_hook(self.after_step)
+        self.wrap(torch.optim.Optimizer, "__init__", self.around_construction)
+        self.wrap(torch.amp.GradScaler, "scale", self.around_scale)
+        self.wrap(torch.amp.GradScaler, "unscale_", self.around_unscale)
+        self.wrap(torch.amp.GradScaler, "step", self.around_scaler_step)
+        self.wrap(torch.Tensor, "backward", self.around_tensor_backward)
+        self.wrap(torch.autograd, "backward", self.around_backward)
+        for module in (torch.nn.utils, torch.nn.utils.clip_grad):
+            self.wrap(module, "clip_grad_norm_", self.around_clip_norm)
+            self.wrap(module, "clip_grad_value_", self.around_clip_value)
+
+    def wrap(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if not self.here():
+                return original(*args, **kwargs)
+            return around(original, *args, **kwargs)
+
+        setattr(owner, name, wrapper)
+
+    def here(self) -> bool:
+        """Forked workers and other threads are not the training loop."""
+        return os.getpid() == self.process and threading.get_ident() == self.thread
+
+    # -- regions
+
+    def __enter__(self) -> None:
+        if not self.here():
+            return
+        self.depth += 1
+        self.extent += 1
+        self.fresh = True
+        if not self.open:
+            self.open = True
+            self.start()
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if not self.here():
+            return
+        if kind is None:
+            self.finish_iteration()
+        self.depth -= 1
+
+    def tick(self) -> None:
+        """A new iteration of the region's loop begins."""
+        if not self.here():
+            return
+        if self.fresh:
+            self.fresh = False
+            if not self.training:
+                self.start()
+            return
+        self.finish_iteration()
+
+    def finish_iteration(self) -> None:
+        if self.training or self.depth != 1:
+            return
+        self.record(ITERATION, {})
+        self.iterations += 1
+        if self.iterations >= self.wanted:
+            self.stop()
+
+    # -- optimizer steps
+
+    def follower(self, optimizer: torch.optim.Optimizer) -> Follower:
+        key = id(optimizer)
+        found = self.followers.get(key)
+        if found is None or found.optimizer() is not optimizer:
+            found = self.followers[key] = Follower(optimizer)
+        return found
+
+    def around_construction(self, original: Any, optimizer: Any, *args: Any, **kw: Any) -> None:
+        original(optimizer, *args, **kw)
+        self.follower(optimizer)
+
+    def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not self.here() or not self.open or self.inside is not None:
+            return
+        self.inside = optimizer
+        follower = self.follower(optimizer)
+        with self.meter.paused(), torch.no_grad():
+            follower.pending = self.look(follower, optimizer)
+            follower.before = [copied(p) for p in follower.parameters()]
+
+    def look(self, follower: Follower, optimizer: Any) -> dict[str, Any]:
+        """What the optimizer is about to use."""
+        follower.forget_if_empty()
+        pending = getattr(optimizer, "grad_scale", None)
+        left = follower.scale_left
+        divisor = 1.0
+        if pending is not None:  # a fused step divides inside its kernel
+            divisor = float(pending)
+            left /= divisor
+        clip = self.clipping
+        raw = self.raw_norm
+        return {
+            "gradient_norm": gradient_norm(follower.parameters()) / divisor,
+            "backwards": follower.backwards,
+            "held": follower.held,
+            "scale_left": left,
+            "max_norm": clip.bound if clip else None,
+            "norm_type": clip.norm_type if clip else None,
+            "bounded_norm": clip.norm() / divisor if clip else None,
+            "raw_norm": raw,
+        }
+
+    def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self.inside is not optimizer or not self.here():
+            return
+        self.inside = None
+        follower = self.follower(optimizer)
+        with self.meter.paused(), torch.no_grad():
+            moved = update_norm(follower.parameters(), follower.before)
+        follower.before = []
+        self.attempt(follower, {**follower.pending, "update_norm": moved})
+
+    def around_scaler_step(
+        self, original: Any, scaler: Any, optimizer: Any, *a: Any, **k: Any
+    ) -> Any:
+        follower = self.follower(optimizer)
+        attempts = follower.attempts
+        with self.meter.paused(), torch.no_grad():
+            follower.forget_if_empty()
+        self.inside = None
+        held, passed = follower.held, follower.backwards
+        result = original(scaler, optimizer, *a, **k)
+        if self.open and scaler.is_enabled() and follower.attempts == attempts:
+            seen = {"held": held, "backwards": passed, "update_norm": 0.0, "skipped": True}
+            self.attempt(follower, seen)
+        return result
+
+    def attempt(self, follower: Follower, seen: dict[str, Any]) -> None:
+        if follower.ordinal < 0:
+            follower.ordinal = self.order
+            self.order += 1
+        follower.attempts += 1
+        losses, self.losses = self.losses, []
+        loss = math.fsum(losses) / len(losses) if losses else None
+        self.record(OPTIMIZER, {**seen, "optimizer": follower.ordinal, "loss": loss})
+        follower.backwards = 0
+        self.raw_norm = None
+        if self.training and follower.attempts >= self.wanted:
+            self.stop()
+
+    # -- backward passes, scaling, clipping
+
+    def around_tensor_backward(self, original: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        self.note_loss(tensor)
+        return original(tensor, *args, **kwargs)
+
+    def around_backward(self, original: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(tensors, (list, tuple)):
+            for tensor in tensors:
+                self.note_loss(tensor)
+        with self.meter.paused(), torch.no_grad():
+            for follower in self.alive():
+                follower.forget_if_empty()
+        self.scaled = False
+        if self.depth:
+            self.training = True
+        result = original(tensors, *args, **kwargs)
+        with self.meter.paused(), torch.no_grad():
+            for follower in self.alive():
+                if not follower.empty():
+                    follower.backwards += 1
+                    follower.held += 1
+                    if self.scaled:
+                        follower.scale_left = self.scale
+        return result
+
+    def alive(self) -> Iterator[Follower]:
+        return (f for f in list(self.followers.values()) if f.optimizer() is not None)
+
+    def note_loss(self, tensor: Any) -> None:
+        if not isinstance(tensor, torch.Tensor) or tensor.numel() != 1:
+            return
+        with self.meter.paused(), torch.no_grad():
+            value = self.true_loss.pop(tensor, None)
+            self.losses.append(float(tensor.detach()) if value is None else value)
+
+    def around_scale(self, original: Any, scaler: Any, outputs: Any) -> Any:
+        scaled = original(scaler, outputs)
+        if not scaler.is_enabled():
+            return scaled
+        if isinstance(scaled, torch.Tensor) and isinstance(outputs, torch.Tensor):
+            self.mark(scaled, outputs, float(scaler.get_scale()))
+        elif isinstance(scaled, (list, tuple)):
+            for one, plain in zip(scaled, outputs, strict=True):
+                if isinstance(one, torch.Tensor):
+                    self.mark(one, plain, float(scaler.get_scale()))
+        return scaled
+
+    def mark(self, scaled: torch.Tensor, plain: torch.Tensor, scale: float) -> None:
+        if plain.numel() == 1:
+            with self.meter.paused(), torch.no_grad():
+                self.true_loss[scaled] = float(plain.detach())
+        if not scaled.requires_grad:
+            return
+
+        def reached(gradient: torch.Tensor) -> None:
+            self.scaled, self.scale = True, scale
+
+        scaled.register_hook(reached)
+
+    def around_unscale(self, original: Any, scaler: Any, optimizer: Any) -> None:
+        original(scaler, optimizer)
+        if scaler.is_enabled():
+            self.follower(optimizer).scale_left /= float(scaler.get_scale())
+
+    def around_clip_norm(
+        self, original: Any, parameters: Any, max_norm: Any, norm_type: Any = 2.0, *a: Any, **k: Any
+    ) -> Any:
+        listed = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        left = self.scale_of(listed)
+        result = original(listed, max_norm, norm_type, *a, **k)
+        with self.meter.paused(), torch.no_grad():
+            self.clipping = Clipping(listed, float(max_norm), float(norm_type))
+            self.raw_norm = float(result) / left
+        return result
+
+    def around_clip_value(
+        self, original: Any, parameters: Any, clip_value: Any, *a: Any, **k: Any
+    ) -> Any:
+        listed = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        left = self.scale_of(listed)
+        with self.meter.paused(), torch.no_grad():
+            self.raw_norm = gradient_norm(listed, math.inf) / left
+        original(listed, clip_value, *a, **k)
+        self.clipping = Clipping(listed, float(clip_value), math.inf)
+
+    def scale_of(self, parameters: list[torch.Tensor]) -> float:
+        """The scale in these parameters' gradients, by the optimizer that holds the first."""
+        for follower in self.alive():
+            if parameters and any(p is parameters[0] for p in follower.parameters()):
+                return follower.scale_left
+        return 1.0
+
+    # -- records
+
+    def start(self) -> None:
+        self.meter.reset_peak()
+        self.moment = time.perf_counter()
+
+    def record(self, unit: str, seen: dict[str, Any]) -> None:
+        seconds = time.perf_counter() - self.moment
+        memory = self.meter.memory()
+        step = Step(
+            unit=unit,
+            extent=self.extent,
+            requested=memory.requested,
+            requested_peak=memory.requested_peak,
+            allocated=memory.allocated,
+            allocated_peak=memory.allocated_peak,
+            reserved=memory.reserved,
+            live_tensors=memory.blocks,
+            nodes=live_nodes(),
+            host=self.meter.host(),
+            seconds=seconds,
+            optimizer=seen.pop("optimizer", 0),
+            **seen,
+        )
+        self.emit(step)
+        self.start()
+
+
+def values(gradient: torch.Tensor) -> torch.Tensor:
+    gradient = gradient.detach()
+    return gradient.coalesce().values() if gradient.is_sparse else gradient
+
+
+def gradient_norm(parameters: list[torch.Tensor], norm_type: float = 2.0) -> float:
+    """The norm over all gradients, summed in double precision; 0.0 where there are none."""
+    norms = [
+        float(torch.linalg.vector_norm(values(p.grad).float(), norm_type))
+        for p in parameters
+        if p.grad is not None
+    ]
+    if any(math.isnan(norm) for norm in norms):
+        return math.nan
+    if math.isinf(norm_type):
+        return max(norms, default=0.0)
+    return math.fsum(norm**norm_type for norm in norms) ** (1 / norm_type)
+
+
+def copied(parameter: torch.Tensor) -> torch.Tensor:
+    plain = parameter.detach()
+    return plain.cpu() if plain.is_cuda and torch.version.cuda else plain.clone()
+
+
+def update_norm(after: list[torch.Tensor], before: list[torch.Tensor]) -> float:
+    total = 0.0
+    for now, then in zip(after, before, strict=False):
+        moved = float(torch.linalg.vector_norm((copied(now) - then).float()))
+        total += moved * moved
+    return math.sqrt(total)
