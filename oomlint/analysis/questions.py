@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from oomlint.analysis import knowledge
 from oomlint.analysis.modules import Function
@@ -21,6 +22,9 @@ from oomlint.analysis.values import (
     is_divided,
     options,
 )
+
+if TYPE_CHECKING:
+    from oomlint.analysis import Model
 
 STEPS = frozenset({Kind.STEP, Kind.SCALER_STEP})
 Test = Callable[[Event], bool]
@@ -319,3 +323,129 @@ def callers_chain(event: Event) -> list[Function]:
 
 def text_of(value: Value | None) -> str:
     return str(value.value) if isinstance(value, Constant) else key_of(value)
+
+
+def windowed(model: Model, event: Event) -> bool:
+    """Whether the step that follows an event stands under a window's condition in any world."""
+    return any(
+        other.kind in STEPS
+        and same_function(other, event)
+        and any(is_window(guard) for guard in other.guards)
+        for world in model.worlds
+        for other in world.events
+    )
+
+
+def steps_elsewhere(model: Model, event: Event) -> bool:
+    """Whether another world steps and updates after the same event."""
+    for world in model.worlds:
+        for other in world.events:
+            if other.node is event.node:
+                found = way(
+                    world,
+                    other,
+                    lambda e: e.kind is Kind.SCALER_UPDATE,
+                    lambda e: e.kind is Kind.UNSCALE and e.node is event.node,
+                )
+                if found is not None:
+                    return True
+    return False
+
+
+def clip_before(world: World, start: Event, step: Event) -> Event | None:
+    """A clip between two events that stands under the same conditions as the step."""
+    guards = {ast.unparse(guard.test) for guard in step.guards}
+    for event in world.events[start.index + 1 : step.index]:
+        if event.kind is Kind.CLIP and same_function(event, step):
+            if guards <= {ast.unparse(guard.test) for guard in event.guards}:
+                return event
+    return None
+
+
+def is_accumulation(window: Window) -> bool:
+    """Whether the window is gradient accumulation and not a schedule of another kind.
+
+    A critic ratio or a delayed actor also steps under `% n`; accumulation divides by the same
+    name, says so in the name, or loops over micro-batches and steps behind the loop.
+    """
+    text = ast.unparse(window.guard.test) if window.guard is not None else ""
+    size = ast.unparse(window.size) if window.size is not None else ""
+    named = bool(knowledge.ACCUMULATION_NAME.search(f"{text} {size}"))
+    if window.guard is None:
+        target = window.loop.node
+        name = ast.unparse(target.target) if isinstance(target, ast.For) else ""
+        return named or bool(knowledge.ACCUMULATION_NAME.search(name))
+    if not named and "sync_gradients" not in text:
+        return divides_elsewhere(window)
+    others = [
+        e
+        for e in window.world.events
+        if e.kind in STEPS
+        and any(m.serial == window.loop.serial for m in e.loops)
+        and not any(same_test(window.guard, guard) for guard in e.guards)
+    ]
+    return not others
+
+
+def divides_elsewhere(window: Window) -> bool:
+    """Whether the code divides anything by the window's size: a rate, a weight, a total."""
+    if window.size is None or window.step.function is None:
+        return False
+    size = ast.unparse(window.size)
+    holders = [window.step.function.node]
+    if window.step.function.owner is not None:
+        holders = [window.step.function.owner.node]  # type: ignore[list-item]
+    for holder in holders:
+        for node in ast.walk(holder):
+            if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Div):
+                divisor = node.right if isinstance(node, ast.BinOp) else node.value
+                if size in ast.unparse(divisor):
+                    return True
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                if node.func.attr in ("div", "div_") and node.args and size in ast.unparse(node.args[0]):
+                    return True
+    return False
+
+
+def only_backward(window: Window) -> bool:
+    """Whether the window's loop has one backward: several that are meant to add are not judged."""
+    nodes = {
+        id(event.node)
+        for event in window.world.events
+        if event.kind is Kind.BACKWARD
+        and any(m.serial == window.loop.serial for m in event.loops)
+    }
+    return len(nodes) == 1
+
+
+def carries_over(window: Window) -> bool:
+    """Whether the window's counter goes on across the loops around its own (a global step)."""
+    guard, step = window.guard, window.step
+    if guard is None or step.function is None or len(window.backward.loops) < 2:
+        return False
+    inner, outer = window.backward.loops[-1].node, window.backward.loops[-2].node
+    names = {ast.unparse(n) for n in ast.walk(guard.test) if isinstance(n, ast.Name | ast.Attribute)}
+    outer_targets = targets_of(outer)
+    for node in ast.walk(step.function.node):
+        if isinstance(node, ast.Assign) and any(ast.unparse(t) in names for t in node.targets):
+            used = {n.id for n in ast.walk(node.value) if isinstance(n, ast.Name)}
+            if used & outer_targets and inner is not outer:
+                return True
+        if isinstance(node, ast.AugAssign) and ast.unparse(node.target) in names:
+            return not is_reset_inside(outer, inner, ast.unparse(node.target))
+    return False
+
+
+def targets_of(loop: ast.AST) -> set[str]:
+    target = getattr(loop, "target", None)
+    return {n.id for n in ast.walk(target) if isinstance(n, ast.Name)} if target is not None else set()
+
+
+def is_reset_inside(outer: ast.AST, inner: ast.AST, name: str) -> bool:
+    skipped = {id(node) for node in ast.walk(inner)}
+    return any(
+        isinstance(node, ast.Assign)
+        and id(node) not in skipped
+        and any(ast.unparse(target) == name for target in node.targets)
+        for node in ast.walk(outer)
+    )

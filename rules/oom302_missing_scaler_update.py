@@ -1,0 +1,133 @@
+"""OOM302: a gradient scaler that steps again without having been updated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from oomlint.analysis import Model, edits
+from oomlint.analysis import questions as ask
+from oomlint.analysis.answers import anchor, finding, make_fix
+from oomlint.analysis.remedies import receiver_text, statement
+from oomlint.analysis.state import Event, Kind, World
+from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
+
+
+class MissingScalerUpdate(Rule):
+    """
+    ## What it does
+    Checks for `scaler.step(optimizer)` that is reached again with no `scaler.update()` in between,
+    on any path, the ones that skip a step included.
+
+    ## Why is this bad?
+    The second `step` (or `unscale_`) raises a RuntimeError, and until then the scale never adapts.
+
+    ## Example
+    ```python
+    import torch
+
+    def train(model, loader, criterion):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cuda")
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cuda"):
+                loss = criterion(model(inputs), targets)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+    ```
+
+    Use instead:
+    ```python
+    import torch
+
+    def train(model, loader, criterion):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cuda")
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cuda"):
+                loss = criterion(model(inputs), targets)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    ```
+
+    ## Fix safety
+    Safe: without the update the second step raises.
+
+    ## Measured
+    "step() has already been called since the last update()" at the second step; gone with the update.
+
+    ## References
+    - [PyTorch: GradScaler](https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling)
+    """
+
+    code = "OOM302"
+    name = "missing-scaler-update"
+    severity = Severity.ERROR
+    tokens = (("step",), ("scale", "Scaler"))
+    claims = (Claim.ERROR_GONE,)
+
+    def check(self, model: Model) -> Iterator[Finding]:
+        seen: set[int] = set()
+        for world in model.worlds:
+            for step in world.events:
+                again = stepped_again(world, step) or skipped_update(model, world, step)
+                if again is None:
+                    continue
+                node = anchor(model, step)
+                if node is None or id(node) in seen:
+                    continue
+                seen.add(id(node))
+                what = "`scaler.step`" if step.kind is Kind.SCALER_STEP else "`unscale_`"
+                message = (
+                    f"{what} is reached again without `scaler.update()`: "
+                    "the second time raises a RuntimeError"
+                )
+                path = [(step, what), (again, "reached again, not updated in between")]
+                yield finding(model, self, node, message, update_after(model, step), path)
+
+
+def stepped_again(world: World, step: Event) -> Event | None:
+    """The next `scaler.step` on the same objects, with no update on the way."""
+    if step.kind is not Kind.SCALER_STEP or not ask.is_lasting(step.subject):
+        return None
+    again = ask.way(
+        world,
+        step,
+        lambda e: e.kind is Kind.SCALER_STEP and ask.same(e.value, step.value)
+        and ask.same(e.subject, step.subject),
+        lambda e: e.kind is Kind.SCALER_UPDATE and ask.same(e.value, step.value),
+    )
+    if again is None or ask.opaque_between(world, step, again, step.value):
+        return None
+    return again
+
+
+def skipped_update(model: Model, world: World, unscale: Event) -> Event | None:
+    """The next `unscale_` after one whose step, and with it the update, was skipped."""
+    if unscale.kind is not Kind.UNSCALE or not ask.is_lasting(unscale.subject):
+        return None
+    again = ask.way(
+        world,
+        unscale,
+        lambda e: e.node is unscale.node and ask.same(e.subject, unscale.subject)
+        and ask.same(e.value, unscale.value),
+        lambda e: e.kind in (Kind.SCALER_UPDATE, Kind.SCALER_STEP),
+    )
+    if again is None or unscale.subject is None or ask.windowed(model, unscale):
+        return None
+    if ask.opaque_between(world, unscale, again, unscale.value):
+        return None
+    return again if ask.steps_elsewhere(model, unscale) else None
+
+
+def update_after(model: Model, step: Event) -> Fix | None:
+    scaler = receiver_text(step)
+    if step.kind is not Kind.SCALER_STEP or step.module is not model.module or scaler is None:
+        return None
+    try:
+        edit = edits.insert_after(model.module, statement(step), [f"{scaler}.update()"])
+    except edits.NoFix:
+        return None
+    return make_fix(f"Insert `{scaler}.update()` after the step", [edit], Safety.SAFE)
