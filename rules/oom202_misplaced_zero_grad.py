@@ -102,8 +102,7 @@ def erased(world: World) -> Iterator[Erasure]:
         backward = ask.last_before(
             world,
             zero,
-            lambda e: e.kind in (Kind.BACKWARD, *ask.STEPS)
-            or (e.kind is Kind.ZERO_GRAD and ask.concerns(e, step.subject)),
+            lambda e: e.kind in (Kind.BACKWARD, *ask.STEPS),
         )
         if backward is None or backward.kind is not Kind.BACKWARD or backward.marks != step.marks[: len(backward.marks)]:
             continue

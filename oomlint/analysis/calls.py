@@ -39,6 +39,8 @@ from oomlint.analysis.values import (
 )
 
 MAX_DEPTH = 9
+# Stands among the keywords where `*args` or `**kwargs` may give more than is known.
+OPEN = "**"
 # A helper without training events is followed only when it is small.
 SMALL = 60
 
@@ -60,10 +62,14 @@ def evaluate_call(world: World, node: ast.Call) -> Value:
 
 def evaluate_arguments(world: World, node: ast.Call) -> tuple[Arguments, Keywords]:
     arguments: Arguments = []
+    keywords_open = False
     for part in node.args:
         if isinstance(part, ast.Starred):
             value = evaluate(world, part.value)
-            arguments.extend(value.items if isinstance(value, Container) else [value])
+            if isinstance(value, Container):
+                arguments.extend(value.items)
+            else:
+                keywords_open = True
         else:
             arguments.append(evaluate(world, part))
     keywords: Keywords = {}
@@ -71,8 +77,12 @@ def evaluate_arguments(world: World, node: ast.Call) -> tuple[Arguments, Keyword
         value = evaluate(world, keyword.value)
         if keyword.arg is not None:
             keywords[keyword.arg] = value
-        elif isinstance(value, Container):
+        elif isinstance(value, Container) and value.names:
             keywords.update(value.names)
+        else:
+            keywords_open = True
+    if keywords_open:
+        keywords[OPEN] = NONE
     return arguments, keywords
 
 
@@ -1126,6 +1136,7 @@ def bind_arguments(
                                                  born=world.marks)
     known = {p.arg for p in (*positional, *parameters.kwonlyargs)}
     extra = {}
+    is_open = OPEN in keywords
     for name, value in keywords.items():
         if name in known:
             names[name] = value
@@ -1135,10 +1146,10 @@ def bind_arguments(
         names[parameters.kwarg.arg] = Container(
             f"**{parameters.kwarg.arg}:{world.marks}", names=extra, kind="dict", born=world.marks
         )
-    bind_defaults(world, frame, function)
+    bind_defaults(world, frame, function, is_open)
 
 
-def bind_defaults(world: World, frame: Frame, function: Function) -> None:
+def bind_defaults(world: World, frame: Frame, function: Function, is_open: bool) -> None:
     parameters = function.node.args
     positional = [*parameters.posonlyargs, *parameters.args]
     defaults = [None] * (len(positional) - len(parameters.defaults)) + list(parameters.defaults)
@@ -1147,7 +1158,7 @@ def bind_defaults(world: World, frame: Frame, function: Function) -> None:
     for parameter, default in pairs:
         if parameter.arg in frame.names:
             continue
-        if isinstance(default, ast.Constant):
+        if isinstance(default, ast.Constant) and not is_open:
             frame.names[parameter.arg] = evaluation.evaluate_constant(world, default)
         else:
             frame.names[parameter.arg] = parameter_value(world, function, parameter)

@@ -420,13 +420,14 @@ def only_backward(window: Window) -> bool:
 
 def carries_over(window: Window) -> bool:
     """Whether the window's counter goes on across the loops around its own (a global step)."""
-    guard, step = window.guard, window.step
-    if guard is None or step.function is None or len(window.backward.loops) < 2:
+    guard = window.guard
+    function = guard.module.function_of(guard.test) if guard is not None else None
+    if guard is None or function is None or len(window.backward.loops) < 2:
         return False
     inner, outer = window.backward.loops[-1].node, window.backward.loops[-2].node
     names = {ast.unparse(n) for n in ast.walk(guard.test) if isinstance(n, ast.Name | ast.Attribute)}
     outer_targets = targets_of(outer)
-    for node in ast.walk(step.function.node):
+    for node in ast.walk(function.node):
         if isinstance(node, ast.Assign) and any(ast.unparse(t) in names for t in node.targets):
             used = {n.id for n in ast.walk(node.value) if isinstance(n, ast.Name)}
             if used & outer_targets and inner is not outer:

@@ -1,0 +1,276 @@
+"""Which losses outlive their iteration with their graph, and how to cut them off."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from oomlint.analysis import edits, knowledge
+from oomlint.analysis import questions as ask
+from oomlint.analysis.answers import Node, make_fix, short
+from oomlint.analysis.state import Event, Kind, Loop, World
+from oomlint.analysis.values import (
+    Constant,
+    Container,
+    Instance,
+    Marks,
+    Number,
+    Tensor,
+    Value,
+    ancestors,
+    has_graph,
+    options,
+)
+from oomlint.rule import Fix, Safety
+
+if TYPE_CHECKING:
+    from oomlint.analysis import Model
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """One place that holds on to one loss."""
+
+    event: Event
+    node: Node
+    # What is detached: an operand in the line of the finding.
+    leaf: ast.expr | None
+    place: str
+    loss: str
+    path: tuple[tuple[Event, str], ...]
+
+
+def losses(model: Model) -> Iterator[Retention]:
+    seen: set[int] = set()
+    for world in model.worlds:
+        walked = graphs_walked(world)
+        taken = ask.fed(world)
+        for event in world.events:
+            if event.kind is not Kind.KEEP or not outlives(event):
+                continue
+            backward = backward_of(world, event, walked)
+            if backward is None or is_fed(world, event, taken):
+                continue
+            retention = describe(model, event, backward)
+            if retention is not None and id(retention.node) not in seen:
+                seen.add(id(retention.node))
+                yield retention
+
+
+def graphs_walked(world: World) -> list[tuple[Event, set[int]]]:
+    """Each backward with the graph-carrying values that it goes through."""
+    found = []
+    for event in world.events:
+        if event.kind is Kind.BACKWARD and event.value is not None:
+            held = {key for key, value in ancestors(event.value).items() if has_graph(value)}
+            found.append((event, held))
+    return found
+
+
+def outlives(event: Event) -> bool:
+    value = event.value
+    if value is None or not has_graph(value) or not event.loops:
+        return False
+    if event.detail.get("how") == "total" and event.grad is False:
+        return False
+    return not reset_in_loop(event)
+
+
+def backward_of(
+    world: World, event: Event, walked: list[tuple[Event, set[int]]]
+) -> Event | None:
+    """The backward that goes through the kept value's graph in the same iteration."""
+    if event.value is None:
+        return None
+    carriers = {key for key, value in ancestors(event.value).items() if has_graph(value)}
+    own = {key for key, value in ancestors(event.value).items() if has_graph(value) and is_loss(value)}
+    for backward, held in walked:
+        if held & carriers and (id(event.value) in held or own or is_loss_named(event)):
+            if shares_iteration(backward, event):
+                return backward
+    return None
+
+
+def shares_iteration(backward: Event, event: Event) -> bool:
+    """Whether the innermost loop that the kept value crosses is one that the backward is in."""
+    crossed = crossed_loop(event)
+    if crossed is None:
+        return False
+    return any(m.serial == crossed.serial and m.iteration == crossed.iteration for m in backward.loops)
+
+
+def crossed_loop(event: Event) -> Loop | None:
+    born: Marks = event.detail.get("born", ())  # type: ignore[assignment]
+    for loop in reversed(event.loops):
+        if (loop.serial, loop.iteration) not in born:
+            return loop
+    return None
+
+
+def is_loss(value: Value) -> bool:
+    return isinstance(value, Tensor) and value.loss
+
+
+def is_loss_named(event: Event) -> bool:
+    leaf = leaf_of(event)
+    text = ast.unparse(leaf) if leaf is not None else ""
+    return bool(knowledge.LOSS_NAME.search(text))
+
+
+def is_fed(world: World, event: Event, taken: set[int]) -> bool:
+    """Whether what is kept is itself backpropagated, or handed to somebody who may do so."""
+    subject = event.subject
+    if subject is None:
+        return False
+    if event.detail.get("how") == "total":
+        if id(subject) in taken:
+            return True
+    elif isinstance(subject, Container):
+        if id(subject) in taken or any(id(item) in taken for item in holders(world, subject)):
+            return True
+    return passed_on(world, event)
+
+
+def holders(world: World, subject: Container) -> list[Value]:
+    return [
+        event.subject
+        for event in world.events
+        if event.kind is Kind.KEEP and event.subject is not None and event.subject.key == subject.key
+        and event.subject is not subject
+    ]
+
+
+def passed_on(world: World, event: Event) -> bool:
+    """Whether a later call that cannot be followed gets the total or the container for a backward."""
+    for later in world.events[event.index + 1 :]:
+        if later.kind is not Kind.OPAQUE_CALL:
+            continue
+        passed = later.detail.get("passed")
+        name = ast.unparse(later.node.func) if isinstance(later.node, ast.Call) else ""
+        if isinstance(passed, list) and "backward" in name and event.subject in passed:
+            return True
+    return False
+
+
+def reset_in_loop(event: Event) -> bool:
+    """Whether the loop that the value crosses also empties the place, every so many iterations."""
+    loop = crossed_loop(event)
+    if loop is None:
+        return True
+    place = place_of(event)
+    for node in ast.walk(loop.node):
+        if isinstance(node, ast.Assign) and node is not event.node:
+            for target in node.targets:
+                goals = target.elts if isinstance(target, ast.Tuple) else [target]
+                if any(ast.unparse(goal) == place for goal in goals) and is_fresh(node.value):
+                    return True
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr in ("clear", "reset", "pop", "popleft") and (
+                ast.unparse(node.func.value) == place
+            ):
+                return True
+        if isinstance(node, ast.Delete):
+            if any(ast.unparse(target).startswith(place) for target in node.targets):
+                return True
+    return False
+
+
+def is_fresh(value: ast.expr) -> bool:
+    if isinstance(value, ast.Tuple):
+        return all(is_fresh(part) for part in value.elts)
+    if isinstance(value, ast.Constant | ast.List | ast.Dict):
+        return True
+    text = ast.unparse(value)
+    return text.startswith(("torch.zeros", "torch.tensor(0", "list(", "dict(", "[0"))
+
+
+def place_of(event: Event) -> str:
+    place = event.detail.get("place")
+    if isinstance(place, str):
+        return place
+    node = event.node
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return ast.unparse(node.func.value)
+    if isinstance(node, ast.AugAssign):
+        return ast.unparse(node.target)
+    return ""
+
+
+def leaf_of(event: Event) -> ast.expr | None:
+    """The operand that carries the graph; None where that is not one alone."""
+    found = event.detail.get("leaves")
+    if not isinstance(found, list):
+        return None
+    place = place_of(event)
+    carrying = [
+        leaf
+        for leaf, value in found
+        if ast.unparse(leaf) != place
+        and (value is None or any(has_graph(option) for option in options(value)))
+        and not isinstance(value, Number | Constant)
+    ]
+    return carrying[0] if len(carrying) == 1 else None
+
+
+def describe(model: Model, event: Event, backward: Event) -> Retention | None:
+    """Where to point: at the storing line, or at the call where the store is another object's."""
+    index = len(event.calls)
+    while index > 0:
+        call = event.calls[index - 1]
+        foreign = isinstance(call.this, Instance) and call.this is not call.caller_this
+        outside = event.module is not model.module and index == len(event.calls)
+        if not foreign and not outside:
+            break
+        index -= 1
+    path = ((backward, "backward"), (event, "kept beyond the iteration"))
+    if index == len(event.calls):
+        if event.module is not model.module:
+            return None
+        leaf = leaf_of(event)
+        text = short(event.module, leaf) if leaf is not None else kept_text(event)
+        return Retention(event, event.node, leaf, place_of(event), text, path)
+    call = event.calls[index]
+    if call.module is not model.module or not isinstance(call.node, ast.Call):
+        return None
+    leaf = argument_of(call.node)
+    if leaf is None:
+        return None
+    callee = ast.unparse(call.node.func)
+    return Retention(event, call.node, leaf, callee, short(model.module, leaf), path)
+
+
+def kept_text(event: Event) -> str:
+    node = event.node
+    if isinstance(node, ast.Call) and node.args:
+        return short(event.module, node.args[-1])
+    value = getattr(node, "value", None)
+    return short(event.module, value) if isinstance(value, ast.expr) else "loss"
+
+
+def argument_of(call: ast.Call) -> ast.expr | None:
+    """The argument that is the loss, as far as names tell; else the first that is no literal."""
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    candidates = [part for part in given if not isinstance(part, ast.Constant | ast.JoinedStr)]
+    named = [part for part in candidates if knowledge.LOSS_NAME.search(ast.unparse(part))]
+    return (named or candidates or [None])[0]
+
+
+def detach(model: Model, retention: Retention) -> Fix | None:
+    leaf = retention.leaf
+    if leaf is None:
+        return None
+    target = leaf
+    # `loss.cpu()` becomes `loss.detach().cpu()`: cut first, then copy.
+    while (
+        isinstance(target, ast.Call)
+        and isinstance(target.func, ast.Attribute)
+        and target.func.attr in ("cpu", "to", "float", "half", "double", "clone", "cuda")
+    ):
+        target = target.func.value
+    if isinstance(target, ast.Starred | ast.Dict | ast.List | ast.Tuple):
+        return None
+    edit = edits.append_call(model.module, target, ".detach()")
+    title = f"Keep `{short(model.module, target)}.detach()`"
+    return make_fix(title, edit, Safety.SAFE)
