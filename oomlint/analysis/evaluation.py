@@ -462,7 +462,9 @@ def element(world: World, receiver: Value, index: Value) -> Value:
         return known
     name = index.value if isinstance(index, Constant) and isinstance(index.value, str) else ""
     value = unknown(world, key, name or getattr(receiver, "name", ""))
-    value.parents = (receiver,) if isinstance(receiver, Unknown) else ()
+    # A mask or a slice of a tensor is a tensor; an entry of a dict or tuple may be anything.
+    is_part = isinstance(receiver, Unknown) and not isinstance(index, Constant)
+    value.parents = (receiver,) if is_part else ()
     world.attributes[(receiver.key, f"[{index.key}]")] = value
     return value
 

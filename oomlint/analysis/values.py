@@ -244,7 +244,9 @@ def has_graph(value: Value, depth: int = 0) -> bool:
         if value.proven:
             return True
         return not value.opaque and any(has_graph(p, depth + 1) for p in value.parents)
-    return value.proven if isinstance(value, Unknown) else False
+    if isinstance(value, Unknown):
+        return value.proven or any(has_graph(p, depth + 1) for p in value.parents)
+    return False
 
 
 def may_have_graph(value: Value, depth: int = 0) -> bool:

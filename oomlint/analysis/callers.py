@@ -1,0 +1,120 @@
+"""Who in the project calls a function, and whether gradients are off there."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from oomlint.analysis import knowledge, project
+from oomlint.analysis.modules import Function, Module
+from oomlint.analysis.project import Project
+
+MAX_FILES = 60
+
+
+def call_sites(scope: Project, function: Function) -> Iterator[tuple[Module, ast.AST]]:
+    """Calls and references of a function in other files of the project, as far as names tell."""
+    scope.asked_callers = True
+    name = function.name
+    word = re.compile(rb"\b" + name.encode() + rb"\b")
+    stem = function.module.path.stem.encode()
+    owner = function.owner.name.encode() if function.owner else b""
+    read = 0
+    for path, data in project.project_texts(scope.root).items():
+        if path == function.module.path or not word.search(data):
+            continue
+        if function.owner is None and stem not in data and b"import *" not in data:
+            continue
+        if function.owner is not None and owner not in data and not mentions_method(data, name):
+            continue
+        read += 1
+        if read > MAX_FILES:
+            return
+        module = project.load(path)
+        if module is None:
+            continue
+        for node in ast.walk(module.tree):
+            if refers_to(module, node, function):
+                yield module, node
+
+
+def mentions_method(data: bytes, name: str) -> bool:
+    return b"." + name.encode() + b"(" in data
+
+
+def refers_to(module: Module, node: ast.AST, function: Function) -> bool:
+    if function.owner is not None:
+        return isinstance(node, ast.Attribute) and node.attr == function.name
+    if isinstance(node, ast.Name) and node.id == function.name:
+        target = module.imports.get(node.id, "")
+        return target.endswith(f"{function.module.path.stem}.{function.name}") or (
+            bool(module.stars) and node.id not in module.functions
+        )
+    if isinstance(node, ast.Attribute) and node.attr == function.name:
+        base = node.value
+        return isinstance(base, ast.Name) and module.imports.get(base.id, "").endswith(
+            function.module.path.stem
+        )
+    return False
+
+
+def all_without_grad(scope: Project, function: Function) -> bool | None:
+    """True where every caller in the project has gradients off, False where one has them on.
+
+    None where nobody in the project calls it from another file.
+    """
+    found = False
+    for module, node in call_sites(scope, function):
+        found = True
+        if not is_off(scope, module, node, 3):
+            return False
+    return True if found else None
+
+
+def is_off(scope: Project, module: Module, node: ast.AST, depth: int) -> bool:
+    """Whether gradients are off where a node stands: around it, above it, or at its own callers."""
+    for parent in module.enclosing(node):
+        if isinstance(parent, ast.With | ast.AsyncWith):
+            if any(turns_off(module, item.context_expr) for item in parent.items):
+                return True
+        if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef):
+            if any(turns_off(module, decorator) for decorator in parent.decorator_list):
+                return True
+            if any(sets_off(module, statement) for statement in parent.body):
+                return True
+            function = module.by_node.get(parent)
+            if function is None or depth == 0:
+                return False
+            sites = [
+                other
+                for other in ast.walk(module.tree)
+                if isinstance(other, ast.Name | ast.Attribute)
+                and (getattr(other, "id", None) or getattr(other, "attr", None)) == function.name
+                and module.function_of(other) is not function
+            ]
+            return bool(sites) and all(is_off(scope, module, site, depth - 1) for site in sites)
+    return any(sets_off(module, statement) for statement in module.tree.body)
+
+
+def turns_off(module: Module, expression: ast.expr) -> bool:
+    call = expression.func if isinstance(expression, ast.Call) else expression
+    text = ast.unparse(call)
+    head, _, rest = text.partition(".")
+    qualified = module.imports.get(head, head) + (f".{rest}" if rest else "")
+    if knowledge.NO_GRAD.fullmatch(qualified):
+        return True
+    if knowledge.SET_GRAD.fullmatch(qualified) and isinstance(expression, ast.Call):
+        return not (
+            expression.args
+            and isinstance(expression.args[0], ast.Constant)
+            and expression.args[0].value is True
+        )
+    return bool(knowledge.NO_GRAD_NAME.search(text.rsplit(".", 1)[-1]))
+
+
+def sets_off(module: Module, statement: ast.stmt) -> bool:
+    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
+        return False
+    text = ast.unparse(statement.value)
+    return "set_grad_enabled(False)" in text

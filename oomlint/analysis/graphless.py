@@ -1,0 +1,282 @@
+"""Forwards that build a graph which nobody uses: evaluation, inference, rollouts with grad mode on."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from oomlint.analysis import callers, edits, knowledge
+from oomlint.analysis import questions as ask
+from oomlint.analysis.answers import Node, make_fix, positions
+from oomlint.analysis.modules import Function, Module
+from oomlint.analysis.state import Event, Kind, World
+from oomlint.analysis.values import Unknown, ancestors, has_graph
+from oomlint.rule import Edit, Fix, Safety
+
+if TYPE_CHECKING:
+    from oomlint.analysis import Model
+
+TRAINING = (Kind.BACKWARD, Kind.GRADIENT_TAKEN, *ask.STEPS, Kind.ENGINE_STEP)
+STORING = frozenset("store add append push insert put remember record extend save".split())
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A stretch of evaluation: the forward to point at, and where gradients can be turned off."""
+
+    event: Event
+    node: Node
+    function: Function | None
+    reason: str
+    path: tuple[tuple[Event, str], ...]
+    kept: str
+
+
+def regions(model: Model) -> Iterator[Region]:
+    """One region for each function or script loop that evaluates with grad mode on."""
+    wanted = differentiated(model)
+    best: dict[int, tuple[tuple[int, int, int], Region]] = {}
+    for world in model.worlds:
+        taken = ask.fed(world)
+        for event in world.events:
+            if event.kind is not Kind.FORWARD or event.detail.get("mode") is not True:
+                continue
+            region = region_of(model, world, event, taken, wanted)
+            if region is None:
+                continue
+            place = id(region.function.node) if region.function else id(outermost_loop(event))
+            rank = (-len(event.loops), region.node.lineno, region.node.col_offset)
+            if place not in best or rank < best[place][0]:
+                best[place] = (rank, region)
+    for _, region in sorted(best.values(), key=lambda pair: (pair[1].node.lineno)):
+        if not excused(model, region):
+            yield region
+
+
+def differentiated(model: Model) -> set[int]:
+    """Nodes on the way to forwards whose graph some world uses."""
+    found: set[int] = set()
+    for world in model.worlds:
+        taken = ask.fed(world)
+        for event in world.events:
+            if event.kind is Kind.FORWARD and event.value is not None and id(event.value) in taken:
+                found.update(id(node) for _, node in positions(event))
+    return found
+
+
+def region_of(
+    model: Model, world: World, event: Event, taken: set[int], wanted: set[int]
+) -> Region | None:
+    if event.value is None or id(event.value) in taken or event.detail.get("frozen"):
+        return None
+    if event.value.graph is not True or not event.loops:  # type: ignore[attr-defined]
+        return None
+    reason = reason_of(world, event)
+    if reason is None or trains_beside(world, event):
+        return None
+    node = outside_of_training(model, event, wanted)
+    if node is None:
+        return None
+    function = model.module.function_of(node)
+    if function is not None and escapes(world, event, function):
+        return None
+    mode, why = reason
+    path = ((mode, why), (event, "forward with grad mode on"))
+    return Region(event, node, function, why, path, kept_by(world, event))
+
+
+def reason_of(world: World, event: Event) -> tuple[Event, str] | None:
+    """Why the forward is no training: the model is in evaluation mode, or a rollout only acts."""
+    if event.detail.get("eval_mode") is True and event.subject is not None:
+        mode = ask.last_before(
+            world,
+            event,
+            lambda e: e.kind is Kind.EVAL_MODE and ask.related(ask.key_of(e.subject), ask.key_of(event.subject)),
+        )
+        return (mode, "evaluation mode") if mode is not None else None
+    loop = event.loops[-1]
+    acting = [
+        e
+        for e in world.events
+        if e.kind is Kind.ENVIRONMENT_STEP and any(m.serial == loop.serial for m in e.loops)
+    ]
+    if acting and only_acts(world, event):
+        return acting[0], "environment step"
+    return None
+
+
+def only_acts(world: World, event: Event) -> bool:
+    """Whether everything made from a rollout's forward is detached before it is used or stored."""
+    detached = False
+    for later in world.events[event.index + 1 :]:
+        if later.kind is Kind.DETACH and later.value is not None:
+            detached = detached or id(event.value) in ancestors(later.value)
+        elif later.kind is Kind.KEEP and later.value is not None:
+            if id(event.value) in ancestors(later.value):
+                return False
+        elif later.kind is Kind.OPAQUE_CALL and stores(later):
+            passed = later.detail.get("passed")
+            values = passed if isinstance(passed, list) else []
+            if any(id(event.value) in ancestors(v) and has_graph(v) for v in values):
+                return False
+    return detached and not isinstance(event.subject, Unknown) or detached
+
+
+def stores(event: Event) -> bool:
+    node = event.node
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in STORING
+    )
+
+
+def trains_beside(world: World, event: Event) -> bool:
+    """Whether gradients are taken in the loop of the forward."""
+    loop = event.loops[-1]
+    return any(
+        other.kind in TRAINING
+        and any(m.serial == loop.serial for m in other.loops)
+        for other in world.events
+    )
+
+
+def outside_of_training(model: Model, event: Event, wanted: set[int]) -> Node | None:
+    """The innermost node on the way to the forward that training does not pass through."""
+    chosen: Node | None = None
+    for module, node in reversed(positions(event)):
+        if id(node) in wanted:
+            chosen = None
+            continue
+        if chosen is None and module is model.module and isinstance(node, ast.expr | ast.stmt):
+            chosen = node
+            break
+        if module is not model.module:
+            continue
+    return chosen
+
+
+def escapes(world: World, event: Event, function: Function) -> bool:
+    """Whether the output leaves the code that is followed with its graph: a caller may use it."""
+    if world.root is not function or world.returned is None:
+        return False
+    if id(event.value) not in ancestors(world.returned):
+        return False
+    evaluates = knowledge.EVALUATION_NAME.search(function.name)
+    return has_graph(world.returned) and not evaluates
+
+
+def kept_by(world: World, event: Event) -> str:
+    """What holds on to the outputs, so that graphs pile up."""
+    for later in world.events[event.index + 1 :]:
+        if later.kind is Kind.KEEP and later.value is not None and has_graph(later.value):
+            if id(event.value) in ancestors(later.value):
+                place = later.detail.get("place")
+                if isinstance(place, str):
+                    return place
+                node = later.node
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                    return ast.unparse(node.func.value)
+    return ""
+
+
+def outermost_loop(event: Event) -> ast.AST:
+    return event.loops[0].node
+
+
+def excused(model: Model, region: Region) -> bool:
+    """Whether callers elsewhere turn gradients off, or a framework is the one who calls."""
+    function = region.function
+    top = function
+    if region.event.calls:
+        return False
+    if top is None:
+        return False
+    if top.parent is not None:
+        return False
+    known = callers.all_without_grad(model.project, top)
+    if known is None:
+        return bool(knowledge.FRAMEWORK_HOOK.match(top.name)) and top.owner is not None
+    return known
+
+
+# the fix
+
+
+def turn_off(model: Model, region: Region) -> Fix | None:
+    """A decorator on a function that only evaluates, else a `with` around the loop."""
+    module, function = model.module, region.function
+    name, imports = edits.name_in_file(module, "torch.no_grad")
+    if function is not None and whole_function(model, function, region):
+        try:
+            edit = edits.decorate(module, function, f"{name}()")
+        except edits.NoFix:
+            return None
+        return make_fix(f"Decorate `{function.name}` with `@{name}()`", [*imports, edit], Safety.SAFE)
+    return wrap_loop(model, region, name, imports)
+
+
+def whole_function(model: Model, function: Function, region: Region) -> bool:
+    """Whether nothing in the function takes gradients and evaluation is all that it is for."""
+    node = function.node
+    if isinstance(node, ast.AsyncFunctionDef) or trains_inside(model, function):
+        return False
+    if function.is_generator:
+        return True
+    inside = [s for s in node.body if isinstance(s, ast.For | ast.While | ast.With | ast.AsyncFor)]
+    rest = function.size - sum(count(statement) for statement in inside)
+    named = bool(knowledge.EVALUATION_NAME.search(function.name))
+    return named or not inside or rest <= 12
+
+
+def count(node: ast.AST) -> int:
+    return sum(isinstance(part, ast.stmt) for part in ast.walk(node))
+
+
+def trains_inside(model: Model, function: Function) -> bool:
+    """Whether a gradient is taken while the function runs, in any world."""
+    return any(
+        event.kind in TRAINING
+        and (event.function is function or any(c.callee is function for c in event.calls))
+        for world in model.worlds
+        for event in world.events
+    ) or bool(function.words & {"backward", "requires_grad_", "requires_grad", "enable_grad"})
+
+
+def wrap_loop(model: Model, region: Region, name: str, imports: tuple[Edit, ...]) -> Fix | None:
+    module = model.module
+    target = enclosing_loop(module, region.node) or module.statement_of(region.node)
+    if not isinstance(target, ast.For | ast.While):
+        return None
+    if any(isinstance(n, ast.Yield | ast.YieldFrom | ast.Await) for n in ast.walk(target)):
+        return None
+    if trains_in(model, target):
+        return None
+    try:
+        changes = edits.wrap_in(module, [target], f"with {name}():")
+    except edits.NoFix:
+        return None
+    return make_fix(f"Run the loop under `{name}()`", [*imports, *changes], Safety.SAFE)
+
+
+def enclosing_loop(module: Module, node: ast.AST) -> ast.stmt | None:
+    """The outermost loop inside the same function that holds only evaluation is the caller's to judge;
+    the innermost is always right."""
+    for parent in module.enclosing(node):
+        if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            return None
+        if isinstance(parent, ast.For | ast.While | ast.AsyncFor):
+            return parent
+    return None
+
+
+def trains_in(model: Model, target: ast.stmt) -> bool:
+    nodes = {id(node) for node in ast.walk(target)}
+    return any(
+        event.kind in TRAINING
+        and (id(event.node) in nodes or any(id(call.node) in nodes for call in event.calls))
+        for world in model.worlds
+        for event in world.events
+    )

@@ -1,0 +1,73 @@
+"""OOM101: evaluation, inference or a rollout that builds autograd graphs for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from oomlint.analysis import Model
+from oomlint.analysis import graphless as evaluation
+from oomlint.analysis.answers import finding, short
+from oomlint.rule import Claim, Finding, Rule, Severity
+
+
+class EvalWithoutNoGrad(Rule):
+    """
+    ## What it does
+    Checks for forwards in evaluation, inference or rollout loops that run with grad mode on although
+    nobody takes a gradient of their outputs.
+
+    ## Why is this bad?
+    `eval()` changes dropout and batch norm, not autograd. Every forward saves its activations for a
+    backward that never comes: the peak of device memory is that of training, and where outputs or sums
+    of losses are kept it grows with every batch until the run is out of memory.
+
+    ## Example
+    ```python
+    import torch
+
+    def validate(model, loader, criterion):
+        model.eval()
+        total = 0.0
+        for inputs, targets in loader:
+            total += criterion(model(inputs), targets).item()
+        return total / len(loader)
+    ```
+
+    Use instead:
+    ```python
+    import torch
+
+    @torch.no_grad()
+    def validate(model, loader, criterion):
+        model.eval()
+        total = 0.0
+        for inputs, targets in loader:
+            total += criterion(model(inputs), targets).item()
+        return total / len(loader)
+    ```
+
+    ## Fix safety
+    Safe: outputs are the same numbers. No fix is offered where the region takes gradients.
+
+    ## Measured
+    The peak of device bytes in the evaluation falls; where outputs are kept, growth per batch stops.
+
+    ## References
+    - [PyTorch: locally disabling gradient computation](https://docs.pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation)
+    """
+
+    code = "OOM101"
+    name = "eval-without-no-grad"
+    severity = Severity.WARNING
+    tokens = (("torch", "lightning", "accelerate"), ("eval(", "train(", ".step("))
+    claims = (Claim.PEAK_FALLS, Claim.GROWTH_STOPS)
+
+    def check(self, model: Model) -> Iterator[Finding]:
+        for region in evaluation.regions(model):
+            call = short(model.module, region.node)
+            message = f"`{call}` builds an autograd graph that nothing uses: grad mode is on here"
+            if region.kept:
+                message += f", and `{region.kept}` keeps every graph alive"
+            yield finding(
+                model, self, region.node, message, evaluation.turn_off(model, region), region.path
+            )
