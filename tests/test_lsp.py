@@ -333,6 +333,32 @@ def test_saving_checks_the_other_open_documents_again(tmp_path: Path) -> None:
         assert len(client.published("b.py", 1)) == 1
 
 
+EVALUATE = """\
+def evaluate(model, loader):
+    model.eval()
+    return [model(images).argmax(1) for images in loader]
+"""
+CALLER = """\
+import torch
+from a import evaluate
+
+def main(model: torch.nn.Module, loader):
+    with torch.no_grad():
+        return evaluate(model, loader)
+"""
+
+
+def test_the_answer_follows_the_other_files_of_the_project(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    text = "import torch\n" + EVALUATE.replace("model,", "model: torch.nn.Module,")
+    (tmp_path / "a.py").write_text(text)
+    with Client(tmp_path) as client:
+        assert [item["code"] for item in client.open("a.py", text)] == ["OOM101"]
+        (tmp_path / "b.py").write_text(CALLER)
+        client.tell("textDocument/didSave", {"textDocument": {"uri": client.uri("b.py")}})
+        assert client.published("a.py", 1) == []
+
+
 def test_no_process_outlives_an_editor_that_dies(tmp_path: Path) -> None:
     with Client(tmp_path) as client:
         client.open("a.py", KEPT)

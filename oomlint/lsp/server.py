@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types
 from pygls.lsp.server import LanguageServer
@@ -18,7 +18,10 @@ from oomlint.lsp.diagnostics import diagnostics
 from oomlint.lsp.documents import Document, open_document
 from oomlint.lsp.worker import Refused, Request, Worker
 
-# How long the typing must rest before the text is checked.
+if TYPE_CHECKING:
+    from oomlint.linter import FileResult
+
+# How long the typing must rest before the text is checked (seconds).
 REST_S = 0.1
 WATCHED = ("**/pyproject.toml", "**/oomlint.toml", "**/.oomlint.toml", "**/*.py")
 PYTHON_SUFFIXES = (".py", ".pyi")
@@ -41,7 +44,9 @@ class Server(LanguageServer):
         self.checked: dict[str, Checked] = {}
         self.worker = Worker()
         self.complaints: dict[str, str] = {}
+        self.pending: dict[str, asyncio.TimerHandle] = {}
         self.tasks: set[asyncio.Task[None]] = set()
+        self.disk_changed = False
         self.asked_to_stop = False
 
     def client_can(self, path: str) -> Any:
@@ -61,7 +66,15 @@ class Server(LanguageServer):
         return Path(self.workspace.root_path or Path.cwd())
 
     def schedule(self, uri: str, rest: float) -> None:
-        task = asyncio.ensure_future(self.publish(uri, rest))
+        """Has the document checked once nothing has asked for that for `rest` seconds."""
+        earlier = self.pending.pop(uri, None)
+        if earlier is not None:
+            earlier.cancel()
+        self.pending[uri] = asyncio.get_running_loop().call_later(rest, self.start, uri)
+
+    def start(self, uri: str) -> None:
+        del self.pending[uri]
+        task = asyncio.ensure_future(self.publish(uri))
         # The loop itself holds its tasks weakly.
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
@@ -69,14 +82,15 @@ class Server(LanguageServer):
     def recheck(self) -> None:
         """Checks every open document again: what lies on the disk around them has changed."""
         self.checked.clear()
+        self.disk_changed = True
         for uri in self.documents:
-            self.schedule(uri, 0)
+            # A save comes from the editor and again from whatever watches the files for it.
+            self.schedule(uri, REST_S)
 
-    async def publish(self, uri: str, rest: float) -> None:
+    async def publish(self, uri: str) -> None:
         """Publishes the diagnostics of the document as it is now, unless it changes meanwhile."""
         document = self.documents.get(uri)
-        await asyncio.sleep(rest)
-        if document is None or self.documents.get(uri) is not document:
+        if document is None:
             return
         found = await self.check(document)
         if self.documents.get(uri) is document:
@@ -88,7 +102,7 @@ class Server(LanguageServer):
         known = self.checked.get(document.uri)
         if known is not None and known.document is document:
             return known.diagnostics
-        answer = await self.worker.ask(Request(document.source.path, document.source.text))
+        answer = await self.ask(document)
         found: list[types.Diagnostic] = []
         if isinstance(answer, Refused):
             self.complain(document.uri, answer.reason)
@@ -103,6 +117,11 @@ class Server(LanguageServer):
             self.checked[document.uri] = Checked(document, found)
         return found
 
+    async def ask(self, document: Document, fix: bool = False) -> FileResult | str | Refused:
+        source, disk_changed = document.source, self.disk_changed
+        self.disk_changed = False
+        return await self.worker.ask(Request(source.path, source.text, fix, disk_changed))
+
     def complain(self, uri: str, reason: str) -> None:
         """Shows why a document has no findings, once and not at every key."""
         if self.complaints.get(uri) != reason:
@@ -113,8 +132,7 @@ class Server(LanguageServer):
 
     async def fix_all_edit(self, document: Document) -> types.WorkspaceEdit | None:
         """All safe fixes as one edit, or None when there is nothing to change."""
-        request = Request(document.source.path, document.source.text, fix=True)
-        answer = await self.worker.ask(request)
+        answer = await self.ask(document, fix=True)
         if isinstance(answer, Refused):
             self.complain(document.uri, answer.reason)
         if not isinstance(answer, str) or answer == document.source.text:

@@ -33,6 +33,8 @@ class Request:
     path: Path
     text: str
     fix: bool = False
+    # Whether other files may have come, gone or changed since the last request.
+    disk_changed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +46,13 @@ class Refused:
 
 def answer(request: Request) -> FileResult | str | Refused:
     """The result of a check, or the fixed text; excluded files have nothing to show."""
+    from oomlint.analysis.project import forget_files
     from oomlint.fixer import fix_text
     from oomlint.linter import FileResult, check_source
     from oomlint.settings import settings_for
 
+    if request.disk_changed:
+        forget_files()
     source = Source(request.path, request.text)
     try:
         settings = settings_for(request.path)
