@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-    from oomlint.rule import Claim
+    from oomlint.rule import Claim, Finding, Fix
+    from oomlint.settings import Settings
+    from oomlint.source import Source
     from oomlint.verify.compare import Verdict
+    from oomlint.verify.instrument import Region
     from oomlint.verify.record import Run
     from oomlint.verify.runner import Limits
 
-__all__ = ["Comparison", "compare_texts"]
+__all__ = ["Comparison", "Measured", "Report", "compare_texts", "verify_file"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,73 @@ class Comparison:
     verdict: Verdict
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Findings of which the same texts were run: one, or all of a file with --together.
+
+    `comparison` is None where nothing could be run; `verdict` then says why.
+    """
+
+    findings: tuple[Finding, ...]
+    verdict: Verdict
+    comparison: Comparison | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All that was measured of one file."""
+
+    path: Path
+    limits: Limits
+    results: tuple[Measured, ...]
+
+
+@dataclass(slots=True)
+class Bench:
+    """Runs texts of one script; the same text in the same region runs once."""
+
+    script: Path
+    argv: tuple[str, ...]
+    limits: Limits
+    quiet_stdout: bool = False
+    watch: Callable[[str], None] | None = None
+    done: dict[tuple[str, Region | None], Run] = field(default_factory=dict)
+
+    def run(self, text: str, region: Region | None, what: str) -> Run:
+        from oomlint.verify.runner import run_text
+
+        key = (text, region)
+        if key not in self.done:
+            if self.watch is not None:
+                self.watch(what)
+            with TemporaryDirectory(prefix="oomlint-") as folder:
+                self.done[key] = run_text(
+                    self.script,
+                    text,
+                    self.argv,
+                    region,
+                    self.limits,
+                    Path(folder),
+                    quiet_stdout=self.quiet_stdout,
+                )
+        return self.done[key]
+
+    def compare(
+        self, before: str, after: str, claims: tuple[Claim, ...], region: Region | None, what: str
+    ) -> Comparison:
+        from oomlint.errors import OomlintError
+        from oomlint.verify.compare import compare
+        from oomlint.verify.record import UNUSABLE
+
+        runs = []
+        for text, when in ((before, "before"), (after, "after")):
+            run = self.run(text, region, f"{what} {when} the fix")
+            if run.ending.kind == UNUSABLE:
+                raise OomlintError(run.ending.message)
+            runs.append(run)
+        return Comparison(runs[0], runs[1], compare(runs[0], runs[1], claims))
+
+
 def compare_texts(
     before: Path,
     after: Path,
@@ -35,23 +105,115 @@ def compare_texts(
     row: int | None = None,
     argv: tuple[str, ...] = (),
     limits: Limits | None = None,
-    watch: Callable[[], None] | None = None,
 ) -> Comparison:
     """Runs two files as the same script and judges the claims.
 
     `row` is the 1-based row of the finding in `before`; it decides which loop's iterations are
     steps where no optimizer steps. Both texts run under the name and in the folder of `before`.
-    Raises OSError when a file cannot be read.
+    Raises OSError when a file cannot be read, OomlintError when nothing can be run at all.
     """
-    from oomlint.verify.compare import compare
     from oomlint.verify.instrument import region_at
-    from oomlint.verify.runner import Limits, run_text
+    from oomlint.verify.runner import Limits
 
-    limits = limits or Limits()
     texts = [path.read_text("utf-8") for path in (before, after)]
     region = region_at(texts[0], row) if row is not None else None
-    runs = []
-    for text in texts:
-        with TemporaryDirectory(prefix="oomlint-") as folder:
-            runs.append(run_text(before, text, argv, region, limits, Path(folder), watch=watch))
-    return Comparison(runs[0], runs[1], compare(runs[0], runs[1], claims))
+    bench = Bench(before, argv, limits or Limits())
+    return bench.compare(texts[0], texts[1], claims, region, before.name)
+
+
+def verify_file(
+    path: Path,
+    settings: Settings,
+    *,
+    argv: tuple[str, ...] = (),
+    limits: Limits | None = None,
+    only: tuple[str, ...] = (),
+    together: bool = False,
+    quiet_stdout: bool = False,
+    watch: Callable[[str], None] | None = None,
+) -> Report:
+    """Measures the fix of every finding in a script, or all of them at once.
+
+    `only` holds codes. `watch` is told what is being run. With `quiet_stdout` what the script
+    prints goes to standard error. Raises OomlintError.
+    """
+    from oomlint.verify.runner import Limits
+
+    limits = limits or Limits()
+    source, findings = findings_of(path, settings)
+    findings = tuple(item for item in findings if not only or item.code in only)
+    bench = Bench(path, argv, limits, quiet_stdout, watch)
+    if together and findings:
+        return Report(path, limits, (measure_together(bench, source.text, findings),))
+    results = tuple(measure(bench, source.text, item, findings) for item in findings)
+    return Report(path, limits, results)
+
+
+def findings_of(path: Path, settings: Settings) -> tuple[Source, tuple[Finding, ...]]:
+    from oomlint.errors import OomlintError
+    from oomlint.linter import check_source
+    from oomlint.source import Unreadable, read
+
+    try:
+        source = read(path)
+    except Unreadable as error:
+        raise OomlintError(f"{path}: {error}") from None
+    except OSError as error:
+        reason = (error.strerror or type(error).__name__).lower()
+        raise OomlintError(f"{path}: cannot be read: {reason}") from None
+    result = check_source(replace(source, path=path.absolute()), settings)
+    if result.problem is not None:
+        row = f":{result.problem.row}" if result.problem.row else ""
+        raise OomlintError(f"{path}{row}: {result.problem.message}")
+    return source, result.findings
+
+
+def claims_of(findings: tuple[Finding, ...]) -> tuple[Claim, ...]:
+    from oomlint.registry import find_rule
+
+    claims = [claim for item in findings for claim in find_rule(item.code).claims]
+    return tuple(dict.fromkeys(claims))
+
+
+def measure(bench: Bench, text: str, finding: Finding, findings: tuple[Finding, ...]) -> Measured:
+    """One fix by itself; on top of the other fixes where the script raises without them."""
+    from oomlint.fixer import apply_edits
+    from oomlint.verify.compare import NOT_MEASURED, Verdict
+    from oomlint.verify.instrument import region_at
+    from oomlint.verify.record import RAISED
+
+    if finding.fix is None:
+        return Measured((finding,), Verdict(NOT_MEASURED, "there is no fix to measure"))
+    region = region_at(text, finding.row)
+    claims = claims_of((finding,))
+    after, _ = apply_edits(text, [finding.fix])
+    found = bench.compare(text, after, claims, region, finding.code)
+    others = fixes_of(item for item in findings if item.fix != finding.fix)
+    broken = RAISED in (found.before.ending.kind, found.after.ending.kind)
+    if found.verdict.kind == NOT_MEASURED and broken and others:
+        base, _ = apply_edits(text, others)
+        whole, _ = apply_edits(text, [*others, finding.fix])
+        again = bench.compare(base, whole, claims, region, f"{finding.code}, the others fixed,")
+        if again.verdict.kind != NOT_MEASURED:
+            reason = f"{again.verdict.reason} (with the other fixes made, for it raises without)"
+            found = replace(again, verdict=replace(again.verdict, reason=reason))
+    return Measured((finding,), found.verdict, found)
+
+
+def measure_together(bench: Bench, text: str, findings: tuple[Finding, ...]) -> Measured:
+    from oomlint.fixer import apply_edits
+    from oomlint.verify.compare import NOT_MEASURED, Verdict
+    from oomlint.verify.instrument import region_at
+
+    fixes = fixes_of(findings)
+    if not fixes:
+        return Measured(findings, Verdict(NOT_MEASURED, "there is no fix to measure"))
+    after, _ = apply_edits(text, fixes)
+    regions = [region_at(text, item.row) for item in findings if item.fix is not None]
+    region = regions[0] if len(set(regions)) == 1 else None
+    found = bench.compare(text, after, claims_of(findings), region, "all findings")
+    return Measured(findings, found.verdict, found)
+
+
+def fixes_of(findings: Iterable[Finding]) -> list[Fix]:
+    return [item.fix for item in findings if item.fix is not None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import gc
+import importlib
 import json
 import linecache
 import os
@@ -12,6 +13,7 @@ import signal
 import sys
 import traceback
 import types
+import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -71,7 +73,9 @@ def main(path: str) -> NoReturn:
     order = read_order(Path(path))
     journal = Journal(order.out)
     try:
-        import torch
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Failed to initialize NumPy")
+            import torch
     except ImportError as error:
         message = f"torch cannot be imported by {sys.executable} ({error}); install oomlint[verify]"
         journal.end(Ending(record.UNUSABLE, message))
@@ -130,7 +134,7 @@ def seed_everything(seed: int, torch: Any) -> None:
     random.seed(seed)
     torch.manual_seed(seed)
     try:
-        import numpy
+        numpy = importlib.import_module("numpy")
     except ImportError:
         return
     numpy.random.seed(seed % 2**32)

@@ -1,14 +1,16 @@
-"""Judges claims over two runs of a script: what changed, by how much, and whether that was claimed."""
+"""Judges claims over two runs of a script: what changed, by how much, and as claimed or not."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 from oomlint.rule import Claim
-from oomlint.verify.record import ITERATION, RAISED, STOPPED, Run, Step
+from oomlint.verify.record import FINISHED, ITERATION, RAISED, STOPPED, Ending, Run, Step
 
 # The first steps make optimizer state and caches; they are left out where enough others remain.
 WARM_UP = 2
@@ -65,17 +67,33 @@ def compare(before: Run, after: Run, claims: tuple[Claim, ...]) -> Verdict:
     """The verdict on claims of which any one confirms a fix; never a number out of noise."""
     if Claim.ERROR_GONE in claims and before.ending.kind == RAISED:
         return error_gone(before, after)
+    if before.measured and broken_by_fix(after):
+        return Verdict(REFUTED, f"after the fix the script {said(after.ending)}")
     trouble = unmeasured(before, after)
     if trouble is not None:
         return Verdict(NOT_MEASURED, trouble)
     verdicts = [JUDGES[claim](before, after) for claim in claims if claim in JUDGES]
     if Claim.ERROR_GONE in claims:
         verdicts.append(error_gone(before, after))
-    for kind in (CONFIRMED, REFUTED, NO_EFFECT):
+    return strongest(verdicts) or Verdict(NOT_MEASURED, "the rule claims nothing measurable")
+
+
+def strongest(verdicts: list[Verdict]) -> Verdict | None:
+    """Any one confirms; a refutation outweighs what has no effect or was not measured."""
+    for kind in (CONFIRMED, REFUTED, NO_EFFECT, NOT_MEASURED):
         for verdict in verdicts:
             if verdict.kind == kind:
                 return verdict
-    return next(iter(verdicts), Verdict(NOT_MEASURED, "the rule claims nothing that is measured"))
+    return None
+
+
+def broken_by_fix(run: Run) -> bool:
+    return run.ending.kind == RAISED and run.ending.error not in SURROUNDINGS
+
+
+def said(ending: Ending) -> str:
+    """What a run did instead of measuring, as the end of a sentence."""
+    return ending.message + (f" at line {ending.row}" if ending.row else "")
 
 
 def unmeasured(before: Run, after: Run) -> str | None:
@@ -83,10 +101,9 @@ def unmeasured(before: Run, after: Run) -> str | None:
     for name, run in (("before", before), ("after", after)):
         ending = run.ending
         if not run.measured:
-            if run.ending.kind in (STOPPED, "finished"):
+            if ending.kind in (STOPPED, FINISHED):
                 return f"the script ends before the first optimizer step {name} the fix"
-            where = f" at line {ending.row}" if ending.row else ""
-            return f"{name} the fix the script {ending.message}{where}"
+            return f"{name} the fix the script {said(ending)}"
     if before.unit != after.unit:
         return f"before the fix a step is an {before.unit}, after it an {after.unit}"
     return None
@@ -96,23 +113,16 @@ def error_gone(before: Run, after: Run) -> Verdict:
     claim = Claim.ERROR_GONE
     ending = before.ending
     if ending.kind != RAISED:
-        if after.ending.kind == RAISED:
-            where = f" at line {after.ending.row}" if after.ending.row else ""
-            return Verdict(
-                REFUTED, f"after the fix the script {after.ending.message}{where}", claim
-            )
         return Verdict(NO_EFFECT, "the script raises no error before the fix", claim)
-    where = f" at line {ending.row}" if ending.row else ""
     if ending.error in SURROUNDINGS:
-        return Verdict(NOT_MEASURED, f"before the fix the script {ending.message}{where}")
+        return Verdict(NOT_MEASURED, f"before the fix the script {said(ending)}")
     if after.ending.kind == RAISED:
         if (after.ending.error, after.ending.message) == (ending.error, ending.message):
             return Verdict(NO_EFFECT, f"the script {ending.message} before and after", claim)
-        other = f"after the fix the script {after.ending.message}"
-        return Verdict(NOT_MEASURED, f"{other} at line {after.ending.row}")
+        return Verdict(NOT_MEASURED, f"after the fix the script {said(after.ending)}")
     if not after.measured or len(after.steps) <= len(before.steps):
         return Verdict(NOT_MEASURED, unmeasured_after(after))
-    reason = f"before, the script {ending.message}{where}; after, it runs {len(after.steps)} steps"
+    reason = f"before, the script {said(ending)}; after, it runs {len(after.steps)} steps"
     return Verdict(CONFIRMED, reason, claim)
 
 
@@ -136,7 +146,7 @@ def growth(steps: tuple[Step, ...], value: Callable[[Step], float], least: float
     """
     pairs = [
         value(later) - value(earlier)
-        for earlier, later in zip(steps, steps[1:], strict=False)
+        for earlier, later in pairwise(steps)
         if earlier.extent == later.extent or earlier.unit != ITERATION
     ]
     differences = pairs[WARM_UP:] if len(pairs) >= WARM_UP + 1 else pairs
@@ -144,6 +154,15 @@ def growth(steps: tuple[Step, ...], value: Callable[[Step], float], least: float
         return None
     rising = sum(difference >= least for difference in differences)
     return float(median(differences)) if rising >= GROWTH_SHARE * len(differences) else 0.0
+
+
+def main_steps(run: Run) -> tuple[Step, ...]:
+    """The steps of the optimizer that attempted most of them: growth is from one to the next."""
+    attempts = Counter(step.optimizer for step in run.steps)
+    if not attempts:
+        return ()
+    main = max(attempts, key=lambda ordinal: (attempts[ordinal], -ordinal))
+    return tuple(step for step in run.steps if step.optimizer == main)
 
 
 def by_optimizer(before: Run, after: Run) -> list[tuple[tuple[Step, ...], tuple[Step, ...]]]:
@@ -176,11 +195,7 @@ def per_optimizer(
 
     def judged(before: Run, after: Run) -> Verdict:
         verdicts = [judge(*pair) for pair in by_optimizer(before, after)]
-        for kind in (CONFIRMED, REFUTED, NO_EFFECT):
-            for verdict in verdicts:
-                if verdict.kind == kind:
-                    return verdict
-        return next(iter(verdicts), Verdict(NOT_MEASURED, "no optimizer steps in both runs"))
+        return strongest(verdicts) or Verdict(NOT_MEASURED, "no optimizer steps in both runs")
 
     return judged
 
@@ -204,14 +219,14 @@ def peak_falls(before: Run, after: Run) -> Verdict:
 
 
 def growth_stops(before: Run, after: Run) -> Verdict:
-    one = growth(before.steps, lambda step: step.requested, GROWTH_BYTES)
-    other = growth(after.steps, lambda step: step.requested, GROWTH_BYTES)
+    one = growth(main_steps(before), lambda step: step.requested, GROWTH_BYTES)
+    other = growth(main_steps(after), lambda step: step.requested, GROWTH_BYTES)
     return stops(one, other, Claim.GROWTH_STOPS, "device bytes", size)
 
 
 def nodes_stop(before: Run, after: Run) -> Verdict:
-    one = growth(before.steps, lambda step: step.nodes, GROWTH_NODES)
-    other = growth(after.steps, lambda step: step.nodes, GROWTH_NODES)
+    one = growth(main_steps(before), lambda step: step.nodes, GROWTH_NODES)
+    other = growth(main_steps(after), lambda step: step.nodes, GROWTH_NODES)
     return stops(one, other, Claim.NODES_STOP, "live autograd nodes", lambda value: f"{value:g}")
 
 
@@ -330,9 +345,8 @@ def gradient_stops_growing(before: tuple[Step, ...], after: tuple[Step, ...]) ->
 
 def piles_up(steps: tuple[Step, ...]) -> bool:
     """Whether every step sees more backward passes than it made, and more than the one before."""
-    later = steps[1:]
-    rising = all(b.held > a.held for a, b in zip(steps, later, strict=False))
-    return rising and all(step.held > step.backwards for step in later)
+    rising = all(later.held > earlier.held for earlier, later in pairwise(steps))
+    return rising and all(step.held > step.backwards for step in steps[1:])
 
 
 def norm_bounded(before: tuple[Step, ...], after: tuple[Step, ...]) -> Verdict:
@@ -385,7 +399,7 @@ def gradient_restored(before: tuple[Step, ...], after: tuple[Step, ...]) -> Verd
 
 
 def shares_of_truth(steps: tuple[Step, ...]) -> list[float]:
-    """The gradient norm that the optimizer used over the one that clipping true gradients leaves."""
+    """The gradient norm that an optimizer used, over the one that clipping should have left."""
     shares = []
     for step in taken(steps):
         if step.raw_norm is None or step.max_norm is None or step.bounded_norm is None:
@@ -457,11 +471,11 @@ def summarise(run: Run) -> Summary:
     losses = [s.loss for s in steps if s.loss is not None]
     return Summary(
         peak=max(step.allocated_peak for step in steps),
-        growth=growth(run.steps, lambda step: step.requested, GROWTH_BYTES),
+        growth=growth(main_steps(run), lambda step: step.requested, GROWTH_BYTES),
         nodes=steps[-1].nodes,
-        node_growth=growth(run.steps, lambda step: step.nodes, GROWTH_NODES),
+        node_growth=growth(main_steps(run), lambda step: step.nodes, GROWTH_NODES),
         host=steps[-1].host,
-        host_growth=growth(run.steps, lambda step: step.host, GROWTH_HOST),
+        host_growth=growth(main_steps(run), lambda step: step.host, GROWTH_HOST),
         gradient_norm=median(norms) if norms else None,
         update_norm=median(updates) if updates else None,
         loss=median(losses) if losses else None,

@@ -1,4 +1,4 @@
-"""The torch.cuda namespace of the emulated device: its questions answered, its objects stood in for."""
+"""The torch.cuda namespace of the emulated device: questions answered, objects stood in for."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ class Stream:
         return None
 
     def record_event(self, event: Any = None) -> Event:
-        event = event or Event()
-        event.record(self)
-        return event
+        recorded: Event = event or Event()
+        recorded.record(self)
+        return recorded
 
 
 class Event:

@@ -16,7 +16,7 @@ CUDA = torch.device("cuda", 0)
 CPU = torch.device("cpu")
 TAG = "_oomlint_hold"
 
-real_device: Callable[[torch.Tensor], torch.device] = torch.Tensor.device.__get__  # type: ignore[attr-defined]
+real_device: Callable[[torch.Tensor], torch.device] = torch.Tensor.device.__get__
 
 
 def target(value: Any) -> torch.device | None:
@@ -136,8 +136,8 @@ def tensors_in(values: Any) -> Iterator[torch.Tensor]:
             yield from tensors_in(value)
 
 
-class Tracker(TorchDispatchMode):
-    """Places what every operator returns: on the device when asked for or when an input is there."""
+class Tracker(TorchDispatchMode):  # type: ignore[misc]
+    """Places what operators return: on the device where that is asked for or an input is there."""
 
     def __init__(self, device: Device) -> None:
         super().__init__()
@@ -183,7 +183,7 @@ class Tracker(TorchDispatchMode):
     def placed(self, asked: torch.device | None, args: Any, kwargs: dict[str, Any]) -> bool:
         state = self.device.state
         if state.placement is not None:
-            return state.placement.type == "cuda"
+            return bool(state.placement.type == "cuda")
         if asked is not None and asked.type == "cuda":
             return True
         given = False

@@ -66,6 +66,7 @@ def patch_tensors(device: Device) -> None:
     def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         rest = dict(kwargs)
         first = args[0] if args else None
+        names: tuple[str, ...]
         if isinstance(first, torch.Tensor):
             names = ("other", "non_blocking", "copy")
         elif isinstance(first, torch.dtype):
@@ -166,17 +167,17 @@ def patch_constructors(device: Device) -> None:
 
     base.new_tensor = new_tensor
 
-    class Generator(torch._C.Generator):
+    class Generator(torch._C.Generator):  # type: ignore[misc]
         """A generator that says where the user wanted it and draws on the CPU."""
 
         def __new__(cls, device: Any = "cpu") -> Any:
             made = super().__new__(cls, device="cpu")
-            made.place = target(device)  # type: ignore[attr-defined]
+            made.place = target(device)
             return made
 
         @property
         def device(self) -> torch.device:
-            place = self.place  # type: ignore[attr-defined]
+            place = self.place
             return CUDA if place.type == "cuda" else place
 
     module.Generator = Generator
@@ -233,7 +234,7 @@ def patch_threads(device: Device) -> None:
             device.state.backward = before
 
     torch.autograd.graph._engine_run_backward = run
-    torch.autograd._engine_run_backward = run  # type: ignore[attr-defined]
+    torch.autograd._engine_run_backward = run
 
 
 def patch_operators() -> None:
@@ -284,7 +285,7 @@ def patch_compiler() -> None:
 
     module: Any = torch
     module.compile = compile_eagerly
-    torch.nn.Module.compile = lambda self, *args, **options: None  # type: ignore[method-assign]
+    torch.nn.Module.compile = lambda self, *args, **options: None
     for method in vars(torch.optim.Optimizer).values():
         plain = getattr(method, "__wrapped__", None)
         if plain is not None:

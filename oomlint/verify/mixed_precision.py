@@ -95,9 +95,10 @@ def patch_switches() -> None:
 
     def set_autocast_dtype(device_type: str, dtype: torch.dtype) -> None:
         if device_type not in ("cuda", "cpu"):
-            return set_dtype(device_type, dtype)
+            set_dtype(device_type, dtype)
+            return
         setattr(chosen, device_type, dtype)
-        return set_dtype("cpu", dtype)
+        set_dtype("cpu", dtype)
 
     base_dtype = torch.get_autocast_dtype
     module.is_autocast_enabled = is_autocast_enabled

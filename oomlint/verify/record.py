@@ -125,6 +125,8 @@ def load(path: Path) -> tuple[dict[str, Any], tuple[Step, ...], Ending | None]:
 
 def step_from(entry: dict[str, Any]) -> Step:
     floats = {field.name for field in fields(Step) if "float" in str(field.type)}
-    return Step(
-        **{key: float(v) if key in floats and v is not None else v for key, v in entry.items()}
-    )
+    values: dict[str, Any] = {
+        key: float(value) if key in floats and value is not None else value
+        for key, value in entry.items()
+    }
+    return Step(**values)

@@ -1,4 +1,4 @@
-"""Watches a running script from inside: hooks torch's optimizers, scalers, clipping and backward."""
+"""Watches a running script from inside: optimizers, scalers, clipping, backward passes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Clipping:
 
 
 class Recorder:
-    """Counts steps and hands each one's record to `emit`; `stop` is called after `wanted` of them."""
+    """Counts steps and hands the record of each to `emit`; calls `stop` after `wanted` of them."""
 
     def __init__(
         self,
@@ -384,7 +384,7 @@ def gradient_norm(parameters: list[torch.Tensor], norm_type: float = 2.0) -> flo
         return math.nan
     if math.isinf(norm_type):
         return max(norms, default=0.0)
-    return math.fsum(norm**norm_type for norm in norms) ** (1 / norm_type)
+    return float(math.fsum(norm**norm_type for norm in norms) ** (1 / norm_type))
 
 
 def copied(parameter: torch.Tensor) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -98,7 +99,7 @@ def supervise(
     quiet_stdout: bool,
     watch: Callable[[], None] | None,
 ) -> Ending | None:
-    """Waits for a child; the ending that only its parent can know, or None where it came to its own."""
+    """Waits for a child; the ending that only a parent can know, or None where it has its own."""
     environment = {
         **os.environ,
         "PYTHONHASHSEED": str(limits.seed % 2**32),
@@ -165,8 +166,6 @@ def session_usage(session: int) -> tuple[int, int]:
 
 def end_session(child: subprocess.Popen[bytes]) -> None:
     """Ends whatever the child left running, and the child."""
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
     child.wait()

@@ -1,0 +1,177 @@
+"""`oomlint verify`: runs a script before and after each fix and reports what was measured."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from oomlint.cli import global_options, wants_color
+from oomlint.errors import OomlintError
+
+UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
+
+
+class Size(click.ParamType):  # type: ignore[type-arg]
+    """`4GiB`, `512M` or a number of bytes."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", str(value).strip().lower())
+        if match is None:
+            self.fail(f"`{value}` is no size such as 4GiB, 512MiB or 1000000", param, ctx)
+        return int(float(match[1]) * UNITS[match[2]])
+
+
+@click.command(
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "ignore_unknown_options": True,
+        "allow_interspersed_args": False,
+    }
+)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
+@click.option("--steps", type=click.IntRange(1), default=6, show_default=True, help="Steps a run.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Random seed.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=300.0,
+    show_default=True,
+    help="Seconds that a run may take.",
+)
+@click.option("--memory-limit", type=Size(), help="Host memory that a run may take: 8GiB.")
+@click.option(
+    "--only", multiple=True, metavar="CODE", help="Measure the findings of these rules only."
+)
+@click.option(
+    "--each/--together",
+    default=True,
+    help="Measure every fix by itself (default), or all of them at once.",
+)
+@click.option(
+    "--device",
+    type=click.Choice(["auto", "cuda", "emulated"]),
+    default="auto",
+    show_default=True,
+    help="Where to measure; `auto` takes cuda where torch sees one.",
+)
+@click.option("--capacity", type=Size(), help="Memory of the emulated device: 24GiB.")
+@click.option("--python", help="The interpreter that runs the script (default: this one).")
+@click.option("--json", "as_json", is_flag=True, help="Print the measurement as JSON.")
+@click.option(
+    "-o", "--output-file", type=click.Path(path_type=Path), help="Write the JSON to a file."
+)
+@click.option("-f", "--force", is_flag=True, help="Overwrite the output file.")
+@click.option("-e", "--exit-zero", is_flag=True, help="Exit with 0 whatever the verdicts.")
+@click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
+@global_options
+@click.pass_context
+def verify(ctx: click.Context, /, file: Path, arguments: tuple[str, ...], **given: Any) -> int:
+    """Measure what the fixes of a training script change.
+
+    Runs FILE with ARGS before and after each fix, in child processes on the same seeds, for a few
+    steps each. Options of oomlint come before FILE. Exits with 1 unless every fix is confirmed.
+    """
+    from oomlint.verify import verify_file
+    from oomlint.verify.compare import CONFIRMED
+    from oomlint.verify.runner import Limits
+
+    settings = settings_of(ctx, file, given)
+    output, as_json = given["output_file"], given["as_json"]
+    if output is not None and output.exists() and not given["force"]:
+        raise OomlintError(f"{output} exists; give --force to overwrite it")
+    limits = Limits(
+        steps=given["steps"],
+        seed=given["seed"],
+        timeout=given["timeout"],
+        memory=given["memory_limit"],
+        device=given["device"],
+        capacity=given["capacity"],
+        python=given["python"] or sys.executable,
+    )
+    only = codes(given["only"])
+    with progress(given["quiet"]) as watch:
+        report = verify_file(
+            file,
+            settings,
+            argv=arguments,
+            limits=limits,
+            only=only,
+            together=not given["each"],
+            quiet_stdout=as_json,
+            watch=watch,
+        )
+    write(report, output, as_json, given["color"] or (ctx.obj or {}).get("color"))
+    failed = any(result.verdict.kind != CONFIRMED for result in report.results)
+    return int(failed and not given["exit_zero"])
+
+
+def settings_of(ctx: click.Context, file: Path, given: dict[str, Any]) -> Any:
+    from oomlint.cli.options import split_config
+    from oomlint.settings import SettingsFinder
+
+    above = ctx.obj or {}
+    if file.suffix == ".ipynb":
+        raise OomlintError(f"{file}: notebooks cannot be run by verify; export it as a script")
+    if not file.is_file():
+        what = "is a folder; name a script" if file.is_dir() else "does not exist"
+        raise OomlintError(f"{file} {what}")
+    isolated = given["isolated"] or above.get("isolated", False)
+    config, tables = split_config((*above.get("config", ()), *given["config"]), isolated)
+    return SettingsFinder(tuple(tables), config, isolated).for_file(file)
+
+
+def codes(values: tuple[str, ...]) -> tuple[str, ...]:
+    from oomlint.registry import find_rule
+
+    names = [part.strip() for value in values for part in value.split(",") if part.strip()]
+    return tuple(find_rule(name).code for name in names)
+
+
+@contextlib.contextmanager
+def progress(quiet: bool) -> Iterator[Callable[[str], None] | None]:
+    """A line on a terminal that says what is being run."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    with console.status("starting") as status:
+        yield lambda what: status.update(f"running {what}")
+
+
+def write(report: Any, output: Path | None, as_json: bool, choice: str | None) -> None:
+    from oomlint.verify.table import document, draw
+
+    body = json.dumps(document(report), indent=2) if as_json or output is not None else ""
+    if output is not None:
+        try:
+            output.write_text(body + "\n", "utf-8")
+        except OSError as error:
+            raise OomlintError(f"{output}: cannot be written: {error.strerror}") from None
+    if as_json:
+        if output is None:
+            click.echo(body)
+        return
+    if not report.results:
+        click.echo(f"{report.path}: no findings, so there is nothing to measure")
+        return
+    terminal = sys.stdout.isatty()
+    color = wants_color(choice, sys.stdout)
+    width = shutil.get_terminal_size().columns
+    click.echo(draw(report, terminal=terminal, color=color, width=width), nl=False, color=color)
+    if output is not None:
+        click.echo(f"The whole measurement is in {output}.", err=True)

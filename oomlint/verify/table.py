@@ -1,0 +1,168 @@
+"""Draws what was measured: one table for a terminal or a pipe, one document for machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from oomlint.verify import Measured, Report
+from oomlint.verify.compare import (
+    CONFIRMED,
+    NO_EFFECT,
+    NOT_MEASURED,
+    REFUTED,
+    Summary,
+    size,
+    summarise,
+)
+from oomlint.verify.record import Run, plain
+
+FORMAT_VERSION = 1
+STYLES = {CONFIRMED: "green", NO_EFFECT: "yellow", REFUTED: "red", NOT_MEASURED: "magenta"}
+UNKNOWN = "-"
+
+
+def title(report: Report) -> str:
+    """What was run, for how long and where."""
+    runs = [r.comparison.before for r in report.results if r.comparison is not None]
+    limits = report.limits
+    if not runs:
+        return f"{report.path}"
+    device = "the emulated CUDA device" if runs[0].device == "emulated" else runs[0].device
+    return (
+        f"{report.path} on {device}, torch {runs[0].torch}, up to {limits.steps} steps, "
+        f"seed {limits.seed}"
+    )
+
+
+def subject(report: Report, measured: Measured) -> str:
+    """What was fixed: `train.py:41 OOM101 eval-without-no-grad`."""
+    if len(measured.findings) > 1:
+        codes = ", ".join(sorted({item.code for item in measured.findings}))
+        return f"{report.path.name}, all fixes together ({codes})"
+    item = measured.findings[0]
+    return f"{report.path.name}:{item.row} {item.code} {item.name}"
+
+
+def lines(one: Summary, other: Summary) -> Iterator[tuple[str, str, str]]:
+    """Name of the measure, value before, value after."""
+
+    def row(name: str, first: Any, last: Any, show: Any) -> tuple[str, str, str]:
+        return (
+            name,
+            UNKNOWN if first is None else show(first),
+            UNKNOWN if last is None else show(last),
+        )
+
+    def count(value: float) -> str:
+        return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
+
+    def norm(value: float) -> str:
+        return f"{value:.4g}"
+
+    yield row("device bytes, peak", one.peak, other.peak, size)
+    yield row("device bytes, growth a step", one.growth, other.growth, size)
+    yield row("autograd nodes alive", one.nodes, other.nodes, count)
+    yield row("autograd nodes, growth a step", one.node_growth, other.node_growth, count)
+    yield row("host memory", one.host, other.host, size)
+    yield row("host memory, growth a step", one.host_growth, other.host_growth, size)
+    yield row("gradient norm at the step", one.gradient_norm, other.gradient_norm, norm)
+    yield row("parameter update norm", one.update_norm, other.update_norm, norm)
+    yield row("loss", one.loss, other.loss, norm)
+
+
+def steps_of(run: Run) -> str:
+    unit = run.unit if len(run.steps) == 1 else f"{run.unit}s"
+    return f"{len(run.steps)} {unit}"
+
+
+def draw(report: Report, *, terminal: bool, color: bool, width: int | None) -> str:
+    """The table and a sentence for every finding; plain text unless a terminal reads it."""
+    import io
+
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    out = io.StringIO()
+    console = Console(
+        file=out,
+        width=width if terminal else 120,
+        force_terminal=color,
+        color_system="standard" if color else None,
+        highlight=False,
+        emoji=False,
+        markup=False,
+    )
+    table = Table(
+        box=box.SIMPLE_HEAD if terminal else None, pad_edge=False, show_edge=False, expand=False
+    )
+    table.add_column("")
+    table.add_column("before", justify="right")
+    table.add_column("after", justify="right")
+    table.add_column("verdict")
+    for measured in report.results:
+        verdict = Text(measured.verdict.kind, STYLES[measured.verdict.kind])
+        found = measured.comparison
+        where = Text(subject(report, measured), "bold")
+        if found is None:
+            table.add_row(where, "", "", verdict, end_section=True)
+            continue
+        table.add_row(where, steps_of(found.before), steps_of(found.after), verdict)
+        rows = list(lines(summarise(found.before), summarise(found.after)))
+        for number, (name, first, last) in enumerate(rows, 1):
+            table.add_row(f"  {name}", first, last, "", end_section=number == len(rows))
+    console.print(title(report))
+    console.print()
+    console.print(table)
+    console.print()
+    for measured in report.results:
+        kind = measured.verdict.kind
+        sentence = Text(f"{subject(report, measured)}: ")
+        sentence.append(kind, STYLES[kind])
+        sentence.append(f": {measured.verdict.reason}.")
+        console.print(sentence, soft_wrap=True)
+    return out.getvalue() if terminal else strip_ends(out.getvalue())
+
+
+def strip_ends(text: str) -> str:
+    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+
+
+def document(report: Report) -> dict[str, Any]:
+    """Everything as JSON values: verdicts, summaries and the records of every step."""
+    return {
+        "version": FORMAT_VERSION,
+        "filename": str(report.path),
+        "limits": asdict(report.limits),
+        "results": [result_document(measured) for measured in report.results],
+    }
+
+
+def result_document(measured: Measured) -> dict[str, Any]:
+    found, verdict = measured.comparison, measured.verdict
+    return {
+        "findings": [
+            {
+                "code": item.code,
+                "name": item.name,
+                "message": item.message,
+                "location": {"row": item.row, "column": item.column},
+                "fix": item.fix.title if item.fix else None,
+            }
+            for item in measured.findings
+        ],
+        "verdict": verdict.kind,
+        "reason": verdict.reason,
+        "claim": verdict.claim.value if verdict.claim else None,
+        "before": run_document(found.before) if found else None,
+        "after": run_document(found.after) if found else None,
+    }
+
+
+def run_document(run: Run) -> dict[str, Any]:
+    values = plain({**asdict(run), "summary": asdict(summarise(run))})
+    assert isinstance(values, dict)
+    return values
