@@ -29,8 +29,12 @@ class FixedText:
     # Findings whose fix is unsafe and was not asked for.
     held_back: tuple[Finding, ...]
     result: FileResult
-    # One sentence for each fix that was refused.
-    refusals: tuple[str, ...] = ()
+    # Findings whose fix would not have left valid Python in the file's encoding.
+    refused: tuple[Finding, ...] = ()
+
+    @property
+    def refusals(self) -> tuple[str, ...]:
+        return tuple(refusal(finding) for finding in self.refused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,7 @@ class FixedFile:
 def fix_text(source: Source, settings: Settings, unsafe: bool) -> FixedText:
     """Applies fixes until none is left or ten passes are done. Raises nothing."""
     applied: list[Finding] = []
-    refused: dict[tuple[str, str], str] = {}
+    refused: dict[tuple[str, str], Finding] = {}
     current = source
     result = check_source(current, settings)
     for _ in range(MAX_PASSES):
@@ -58,7 +62,7 @@ def fix_text(source: Source, settings: Settings, unsafe: bool) -> FixedText:
         text, done = apply_fixes(current.text, wanted)
         if not is_sound(current, text):
             text, done, bad = apply_sound(current, wanted)
-            refused.update({(f.code, f.message): refusal(f) for f in bad})
+            refused.update({(f.code, f.message): f for f in bad})
         if text == current.text:
             break
         applied += done

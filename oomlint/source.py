@@ -77,19 +77,25 @@ def from_bytes(path: Path, data: bytes) -> Source:
     bom = data.startswith(codecs.BOM_UTF8)
     body = data[len(codecs.BOM_UTF8) :] if bom else data
     encoding = "utf-8"
-    if not bom and not data.isascii() or b"coding" in data[:400]:
+    if (not bom and not data.isascii()) or b"coding" in data[:400]:
         try:
             encoding = tokenize.detect_encoding(io.BytesIO(data).readline)[0]
         except SyntaxError as error:
+            if "missing" in str(error):
+                raise not_valid("utf-8") from None
             raise Unreadable(f"cannot be decoded: {error.msg or error}") from None
         encoding = "utf-8" if encoding == "utf-8-sig" else encoding
     try:
         text = body.decode(encoding)
     except (UnicodeDecodeError, LookupError):
-        raise Unreadable(
-            f"is not valid {encoding}; name its encoding in a coding line or save it as UTF-8"
-        ) from None
+        raise not_valid(encoding) from None
     return Source(path, text, encoding, bom)
+
+
+def not_valid(encoding: str) -> Unreadable:
+    return Unreadable(
+        f"is not valid {encoding}; name its encoding in a coding line or save it as UTF-8"
+    )
 
 
 def read(path: Path) -> Source:

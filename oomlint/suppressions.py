@@ -18,7 +18,7 @@ NOQA = re.compile(r"#\s*noqa\b(?!-)(?P<colon>\s*:)?\s*(?P<rest>[^#]*)", re.IGNOR
 CODES = re.compile(rf"({CODE})(?![\w-])(?:[,\s]+(?={CODE}(?![\w-])))?")
 IGNORE = re.compile(r"#\s*oomlint:\s*ignore\b\s*(?:\[(?P<codes>[^\]]*)\])?")
 WHOLE_FILE = re.compile(r"#\s*oomlint:\s*noqa\b(?P<colon>\s*:)?\s*(?P<rest>[^#]*)", re.IGNORECASE)
-SELECTOR = re.compile(rf"{CODE}|[a-z]+(?:-[a-z0-9]+)+")
+SELECTOR = re.compile(r"[A-Z]{3}\d{3}|[a-z]+(?:-[a-z0-9]+)+")
 OURS = re.compile(r"oom\d", re.IGNORECASE)
 
 # Codes and names that are silenced; None stands for all of them.
@@ -157,7 +157,7 @@ def read_ignore(
     listed = [part.strip() for part in (codes or "").split(",") if part.strip()]
     wrong = [part for part in listed if not SELECTOR.fullmatch(part)]
     if not listed or wrong:
-        what = f"`{wrong[0]}` is no code" if wrong else "no code is named"
+        what = f"`{wrong[0]}` is no code or name" if wrong else "no code is named"
         found.invalid.append(
             (row, f"invalid `# oomlint: ignore`: {what}; write `# oomlint: ignore[OOM101]`", True)
         )

@@ -1,8 +1,12 @@
-"""Leaves out the tests of what is not installed, and says so in the header of the run."""
+"""Shared fixtures; leaves out the tests of what is not installed, and says so in the header."""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
+
+from shell import plugin, project
+
+__all__ = ["plugin", "project"]
 
 OPTIONAL = {"torch": "test_verify*", "pygls": "test_lsp*"}
 MISSING = [module for module in OPTIONAL if find_spec(module) is None]

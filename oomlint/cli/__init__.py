@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import click
@@ -90,13 +91,13 @@ def complain(kind: str, message: str, choice: str | None = None) -> None:
     click.echo(f"{label} {text}", err=True, color=color)
 
 
-def main() -> NoReturn:
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs the command line and ends the process: 0 clean, 1 findings, 2 usage or own error."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = cli.main(standalone_mode=False, prog_name="oomlint")
+        code = cli.main(arguments, standalone_mode=False, prog_name="oomlint")
         sys.stdout.flush()
     except OomlintError as error:
         complain("error", str(error))

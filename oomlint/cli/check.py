@@ -63,8 +63,11 @@ def check_tree(options: Options, finder: SettingsFinder, settings: Settings) -> 
     if options.show_files:
         write_lines(options, (path for path, _ in found.files), color=False)
         return Outcome()
-    if not found.files and not options.silent:
-        complain("warning", "No Python files found under the given path(s)", options.color)
+    if not found.files:
+        from oomlint.selection import select
+
+        warn(options, select(settings).warnings)  # refuses unknown selectors all the same
+        warn(options, ["No Python files found under the given path(s)"])
     progress = Meter(options)
     with progress:
         checked = check_paths(

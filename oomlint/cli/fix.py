@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,17 +33,14 @@ def fix_tree(options: Options, settings: Settings, found: Found, checked: TreeRe
         return show_diffs(options, unsafe, fixable(checked.results, owners, unsafe), checked)
     results = {result.path: result for result in checked.results}
     fixed: dict[Path, list[Finding]] = {}
-    given_up: set[Path] = set()
+    refused: set[tuple[Path, str, str]] = set()
     for _ in range(MAX_ROUNDS):
-        wanted = [
-            item
-            for item in fixable(results.values(), owners, unsafe)
-            if Path(item[0]) not in given_up
-        ]
+        wanted = fixable(results.values(), owners, unsafe, refused)
         if not wanted:
             break
-        changed = write_all(options, fix_paths(wanted, unsafe, options.jobs), fixed)
-        given_up |= {Path(path) for path, _ in wanted} - changed
+        changed = write_all(options, fix_paths(wanted, unsafe, options.jobs), fixed, refused)
+        if not changed:
+            break
         again = affected(results.values(), changed, owners)
         # The cache holds what was true before; the texts have just changed under it.
         after = check_paths(again, jobs=options.jobs, use_cache=False)
@@ -55,13 +52,20 @@ def fix_tree(options: Options, settings: Settings, found: Found, checked: TreeRe
 
 
 def fixable(
-    results: Iterable[FileResult], owners: dict[str, Settings], unsafe: bool
+    results: Iterable[FileResult],
+    owners: dict[str, Settings],
+    unsafe: bool,
+    refused: Collection[tuple[Path, str, str]] = (),
 ) -> list[tuple[str, Settings]]:
-    """The files in which at least one fix may be applied."""
+    """The files in which at least one fix may be applied that was not refused before."""
     return [
         (str(result.path), owners[str(result.path)])
         for result in results
-        if any(is_applicable(finding.fix, unsafe) for finding in result.findings)
+        if any(
+            is_applicable(finding.fix, unsafe)
+            and (result.path, finding.code, finding.message) not in refused
+            for finding in result.findings
+        )
     ]
 
 
@@ -71,7 +75,7 @@ def affected(
     """The changed files and those whose result rested on one of them."""
     paths = {str(path) for path in changed}
     for result in results:
-        if changed and (result.depends_on_callers or changed & set(result.dependencies)):
+        if result.depends_on_callers or changed & set(result.dependencies):
             paths.add(str(result.path))
     return [(path, owners[path]) for path in sorted(paths)]
 
@@ -80,6 +84,7 @@ def write_all(
     options: Options,
     files: Iterable[tuple[str, FixedFile | str]],
     fixed: dict[Path, list[Finding]],
+    refused: set[tuple[Path, str, str]],
 ) -> set[Path]:
     """Writes what changed, after every text was computed from the same state of the project."""
     changed = set()
@@ -89,6 +94,7 @@ def write_all(
             continue
         for refusal in outcome.fixed.refusals:
             complain("warning", f"{shown_path(Path(path))}: {refusal}", options.color)
+        refused |= {(Path(path), f.code, f.message) for f in outcome.fixed.refused}
         if outcome.fixed.text == outcome.source.text:
             continue
         try:

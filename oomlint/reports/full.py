@@ -186,7 +186,8 @@ def fix_diff(finding: Finding, source: Source, margin: Margin, color: bool) -> I
         old = [source.line(row) for row in range(first, last + 1)]
         number = first + shift
         for line in difflib.ndiff(old, new):
-            sign, body = line[0], printable(line[2:])
+            column = finding.column - 1
+            sign, body = line[0], window(line[2:], column, column)[0]
             if sign == "?":
                 continue
             if sign == "-":
@@ -205,9 +206,12 @@ def changed_blocks(finding: Finding, source: Source) -> Iterator[tuple[int, int,
     edits = sorted(finding.fix.edits, key=lambda e: (e.start, e.end)) if finding.fix else []
     blocks: list[tuple[int, int, list[tuple[int, int, str]]]] = []
     rows = len(source.line_starts)
+    # A text that ends with a newline has an empty row after it, which is no context.
+    shown_rows = rows - (rows > 1 and source.line_starts[-1] == len(source.text))
     for edit in edits:
         first = max(1, source.position(edit.start)[0] - 1)
-        last = min(rows, source.position(edit.end)[0] + 1)
+        row = source.position(edit.end)[0]
+        last = max(row, min(shown_rows, row + 1))
         if blocks and first <= blocks[-1][1] + 1:
             begin, _, inside = blocks.pop()
             blocks.append((begin, last, [*inside, (edit.start, edit.end, edit.content)]))

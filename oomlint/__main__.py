@@ -1,0 +1,5 @@
+"""`python -m oomlint`."""
+
+from oomlint.cli import main
+
+main()
