@@ -92,7 +92,8 @@ PAIRS = (
         (
             (
                 "            torch.nn.utils.clip_grad_norm_",
-                "            scaler.unscale_(optimizer)\n            torch.nn.utils.clip_grad_norm_",
+                "            scaler.unscale_(optimizer)\n"
+                "            torch.nn.utils.clip_grad_norm_",
             ),
         ),
     ),
@@ -118,7 +119,8 @@ PAIRS = (
             ("        scaler.unscale_(optimizer)  # expect: OOM304\n", ""),
             (
                 "            torch.nn.utils.clip_grad_norm_",
-                "            scaler.unscale_(optimizer)\n            torch.nn.utils.clip_grad_norm_",
+                "            scaler.unscale_(optimizer)\n"
+                "            torch.nn.utils.clip_grad_norm_",
             ),
         ),
     ),

@@ -68,6 +68,11 @@ class Size(click.ParamType):  # type: ignore[type-arg]
     help="Where to measure; `auto` takes cuda where torch sees one.",
 )
 @click.option("--capacity", type=Size(), help="Memory of the emulated device: 24GiB.")
+@click.option(
+    "--allow-writes",
+    is_flag=True,
+    help="Let the script write its files; else they go to a temporary folder.",
+)
 @click.option("--python", help="The interpreter that runs the script (default: this one).")
 @click.option("--json", "as_json", is_flag=True, help="Print the measurement as JSON.")
 @click.option(
@@ -99,6 +104,7 @@ def verify(ctx: click.Context, /, file: Path, arguments: tuple[str, ...], **give
         memory=given["memory_limit"],
         device=given["device"],
         capacity=given["capacity"],
+        writes=given["allow_writes"],
         python=given["python"] or sys.executable,
     )
     only = codes(given["only"])

@@ -35,6 +35,7 @@ class Order:
     seed: int
     device: str  # auto, cuda or emulated
     capacity: int | None = None
+    writes: bool = False  # whether the script may write where it likes
     region: Region | None = None
 
 
@@ -80,6 +81,8 @@ def main(path: str) -> NoReturn:
         message = f"torch cannot be imported by {sys.executable} ({error}); install oomlint[verify]"
         journal.end(Ending(record.UNUSABLE, message))
     recorder = prepare(order, journal)
+    if not order.writes:
+        shelter(Path(path).parent, torch)
     seed_everything(order.seed, torch)
     module = as_main(order, recorder)
     gc.collect()
@@ -128,6 +131,28 @@ def prepare(order: Order, journal: Journal) -> Any:
     )
     recorder.install()
     return recorder
+
+
+def shelter(folder: Path, torch: Any) -> None:
+    """Keeps what the script writes below the run's own folder."""
+    from oomlint.verify.sandbox import Overlay
+
+    root = folder / "written"
+    root.mkdir()
+    overlay = Overlay(str(root), (str(folder),))
+    overlay.install()
+    save, load = torch.save, torch.load  # torch opens archives in C++
+
+    def is_path(file: Any) -> bool:
+        return isinstance(file, (str, os.PathLike))
+
+    def save_there(thing: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+        return save(thing, overlay.writable(f) if is_path(f) else f, *args, **kwargs)
+
+    def load_there(f: Any, *args: Any, **kwargs: Any) -> Any:
+        return load(overlay.readable(f) if is_path(f) else f, *args, **kwargs)
+
+    torch.save, torch.load = save_there, load_there
 
 
 def seed_everything(seed: int, torch: Any) -> None:

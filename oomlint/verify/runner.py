@@ -34,7 +34,10 @@ BOOT = (
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a run may take: optimizer steps, seconds of wall time, bytes of resident memory."""
+    """What a run may do: optimizer steps, seconds of wall time, bytes of resident memory.
+
+    Unless `writes` is set, what the script writes stays in a temporary folder.
+    """
 
     steps: int = 6
     seed: int = 0
@@ -42,6 +45,7 @@ class Limits:
     memory: int | None = None
     device: str = "auto"
     capacity: int | None = None
+    writes: bool = False
     python: str = sys.executable
 
 
@@ -71,6 +75,7 @@ def run_text(
         seed=limits.seed,
         device=limits.device,
         capacity=limits.capacity,
+        writes=limits.writes,
         region=region,
     )
     write_order(order_path, order)
@@ -100,11 +105,14 @@ def supervise(
     watch: Callable[[], None] | None,
 ) -> Ending | None:
     """Waits for a child; the ending that only a parent can know, or None where it has its own."""
+    temporary = folder / "tmp"
+    temporary.mkdir()
     environment = {
         **os.environ,
         "PYTHONHASHSEED": str(limits.seed % 2**32),
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUNBUFFERED": "1",
+        "TMPDIR": str(temporary),
     }
     child = subprocess.Popen(
         command,

@@ -1,0 +1,188 @@
+"""Scripts that do not measure anything: each ends in one sentence, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from oomlint.rule import Claim
+from oomlint.verify.compare import NOT_MEASURED, compare
+from oomlint.verify.record import FINISHED, STOPPED, Run
+from oomlint.verify.runner import Limits, run_text
+
+pytest.importorskip("torch")
+
+TRAINS = """\
+import torch
+model = torch.nn.Linear(4, 1).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range({steps}):
+    model(torch.randn(8, 4, device="cuda")).pow(2).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def run(folder: Path, text: str, *argv: str, **limits: object) -> Run:
+    script, work = folder / "script.py", folder / "work"
+    script.write_text(text, "utf-8")
+    work.mkdir()
+    chosen = Limits(**{"device": "emulated", "timeout": 120.0, **limits})  # type: ignore[arg-type]
+    return run_text(script, text, argv, None, chosen, work, quiet_stdout=True)
+
+
+SENTENCES = {
+    "raises": ("x = 1\nraise ValueError('bad\\nluck')", "raises ValueError: bad at line 2"),
+    "missing package": ("import no_such_package_here", "needs the package no_such_package_here"),
+    "no such file": ("open('nowhere.txt')", "raises FileNotFoundError"),
+    "reads stdin": ("input('name? ')", "reads from standard input"),
+    "sys.exit": ("import sys; sys.exit(3)", "exits with status 3"),
+    "sys.exit with words": ("import sys; sys.exit('no data')", "exits with the message: no data"),
+    "os._exit": ("import os; os._exit(4)", "ended its process with status 4"),
+    "os._exit(0)": ("import os; os._exit(0)", "ended without a word"),
+    "killed": ("import os; os.kill(os.getpid(), 9)", "was killed by SIGKILL"),
+    "never steps": ("print('hello')", "ends before the first optimizer step"),
+    "no Python": ("def f(:", "SyntaxError"),
+}
+
+
+@pytest.mark.parametrize("name", SENTENCES)
+def test_a_script_that_does_not_train_gets_one_sentence(name: str, tmp_path: Path) -> None:
+    text, sentence = SENTENCES[name]
+    found = run(tmp_path, text)
+    verdict = compare(found, found, (Claim.PEAK_FALLS,))
+    assert verdict.kind == NOT_MEASURED
+    assert sentence in verdict.reason
+    assert "\n" not in verdict.reason
+
+
+def test_a_hang_ends_at_the_timeout_with_all_its_processes(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    found = run(
+        tmp_path,
+        "import os, subprocess, sys, time\n"
+        f"child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        f"os.write(os.open({str(pids)!r}, os.O_CREAT | os.O_WRONLY), f'{{child.pid}}'.encode())\n"
+        "time.sleep(600)\n",
+        timeout=12.0,
+        writes=True,
+    )
+    assert found.ending.message == "did not come to an end within 12 s"
+    assert not alive(int(pids.read_text()))
+
+
+def test_host_memory_is_limited(tmp_path: Path) -> None:
+    hungry = "held = []\nwhile True:\n    held.append(bytearray(64 << 20))\n"
+    found = run(tmp_path, hungry, memory=900 << 20)
+    assert found.ending.message == "took more than 900 MiB of host memory"
+
+
+def test_records_survive_a_script_that_is_killed_in_the_middle(tmp_path: Path) -> None:
+    text = TRAINS.format(steps=3) + "import os; os.kill(os.getpid(), 9)\n"
+    found = run(tmp_path, text)
+    assert (len(found.steps), found.ending.message) == (3, "was killed by SIGKILL")
+
+
+def test_a_script_stops_after_its_steps_and_what_it_prints_may_be_binary(tmp_path: Path) -> None:
+    text = "import sys; sys.stdout.buffer.write(bytes(range(256)))\n" + TRAINS.format(steps=10**9)
+    found = run(tmp_path, text, steps=4)
+    assert (len(found.steps), found.ending.kind) == (4, STOPPED)
+
+
+def test_a_short_script_is_measured_to_its_end(tmp_path: Path) -> None:
+    found = run(tmp_path, TRAINS.format(steps=2), steps=6)
+    assert (len(found.steps), found.ending.kind) == (2, FINISHED)
+
+
+def test_a_script_sees_itself_as_it_would_without_oomlint(tmp_path: Path) -> None:
+    (tmp_path / "sibling.py").write_text("VALUE = 7\n")
+    found = run(
+        tmp_path,
+        "import inspect, os, sys, sibling\n"
+        "def here(): return 1\n"
+        "assert __name__ == '__main__' and sys.modules['__main__'].here is here\n"
+        "assert os.path.basename(__file__) == os.path.basename(sys.argv[0]) == 'script.py'\n"
+        "assert sys.argv[1:] == ['--epochs', '3'] and sibling.VALUE == 7\n"
+        "assert 'return 1' in inspect.getsource(here)\n" + TRAINS.format(steps=1),
+        "--epochs",
+        "3",
+    )
+    assert (found.ending.message, found.ending.kind) == ("", FINISHED)
+
+
+def test_both_runs_draw_the_same_numbers(tmp_path: Path) -> None:
+    runs = []
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        runs.append(run(tmp_path / name, TRAINS.format(steps=3), seed=5))
+    losses = [[step.loss for step in found.steps] for found in runs]
+    assert losses[0] == losses[1]
+    assert len(set(losses[0])) == 3
+
+
+def test_nothing_is_written_beside_the_script(tmp_path: Path) -> None:
+    (tmp_path / "best.pt").write_bytes(b"precious")
+    found = run(
+        tmp_path,
+        "import os, pathlib, torch\n"
+        "folder = os.path.dirname(__file__)\n"
+        "os.chdir(folder)\n"
+        "torch.save({'w': torch.ones(3)}, 'best.pt')\n"
+        "assert torch.load('best.pt')['w'].sum() == 3\n"
+        "os.makedirs('runs/one', exist_ok=True)\n"
+        "pathlib.Path('runs/one/log.txt').write_text('hello')\n"
+        "assert open('runs/one/log.txt').read() == 'hello' and os.path.exists('runs/one')\n"
+        "assert os.listdir('runs') == ['one']\n"
+        "os.replace('runs/one/log.txt', 'runs/one/new.txt')\n"
+        "os.remove('script.py')\n" + TRAINS.format(steps=1),
+    )
+    assert found.ending.message == ""
+    assert sorted(os.listdir(tmp_path)) == ["best.pt", "script.py", "work"]
+    assert (tmp_path / "best.pt").read_bytes() == b"precious"
+
+
+def alive(pid: int) -> bool:
+    for _ in range(50):
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return False
+        if state == "Z":
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def test_an_interrupt_ends_the_children_at_once(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, time, torch\n"
+        "def train(model, loader, optimizer):\n"
+        "    for x in loader:\n"
+        "        model(x).sum().backward()\n"
+        "        optimizer.step()\n"
+        f"os.write(os.open({str(pids)!r}, os.O_CREAT | os.O_WRONLY), str(os.getpid()).encode())\n"
+        "time.sleep(600)\n"
+    )
+    program = subprocess.Popen(
+        [sys.executable, "-m", "oomlint", "verify", "--allow-writes", str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    for _ in range(600):
+        if pids.exists() and pids.read_text():
+            break
+        time.sleep(0.1)
+    program.send_signal(signal.SIGINT)
+    _, err = program.communicate(timeout=30)
+    assert program.returncode == 130
+    assert "Traceback" not in err
+    assert not alive(int(pids.read_text()))

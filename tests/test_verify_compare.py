@@ -1,0 +1,353 @@
+"""Verdicts as a table: two hand-made records and what the comparison must say of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from oomlint.rule import Claim
+from oomlint.verify.compare import (
+    CONFIRMED,
+    NO_EFFECT,
+    NOT_MEASURED,
+    REFUTED,
+    compare,
+    growth,
+    main_steps,
+    size,
+    summarise,
+)
+from oomlint.verify.record import (
+    FINISHED,
+    ITERATION,
+    OPTIMIZER,
+    RAISED,
+    STOPPED,
+    TIMED_OUT,
+    Ending,
+    Run,
+    Step,
+)
+
+MIB = 1024 * 1024
+PLAIN = Step(
+    unit=OPTIMIZER,
+    extent=1,
+    optimizer=0,
+    requested=8 * MIB,
+    requested_peak=16 * MIB,
+    allocated=8 * MIB,
+    allocated_peak=16 * MIB,
+    reserved=20 * MIB,
+    live_tensors=10,
+    nodes=20,
+    host=200 * MIB,
+    seconds=0.1,
+    gradient_norm=1.0,
+    update_norm=0.1,
+    loss=2.0,
+    backwards=1,
+    held=1,
+)
+
+
+def run(count: int = 6, ending: Ending | None = None, **series: Any) -> Run:
+    """A run of equal steps; a callable gives a value by the step's number from 0."""
+    steps = tuple(
+        replace(PLAIN, **{k: v(i) if callable(v) else v for k, v in series.items()})
+        for i in range(count)
+    )
+    unit = steps[0].unit if steps else OPTIMIZER
+    return Run("emulated", "2.13", unit, steps, ending or Ending(STOPPED))
+
+
+def ended(kind: str, message: str, error: str = "", count: int = 0, row: int | None = None) -> Run:
+    return run(count, Ending(kind, message, row, error))
+
+
+def clipped(raw: float, norm: float, bound: float = 1.0) -> Run:
+    return run(max_norm=bound, norm_type=2.0, raw_norm=raw, bounded_norm=norm, gradient_norm=norm)
+
+
+TWICE = run(requested_peak=32 * MIB)
+GROWS = run(requested=lambda i: 8 * MIB + i * 1024)
+NODES = run(nodes=lambda i: 20 + 8 * i)
+ERROR = ended(RAISED, "raises RuntimeError: no", "RuntimeError", count=1, row=7)
+OTHER = ended(RAISED, "raises RuntimeError: another", "RuntimeError", count=1, row=9)
+FOREIGN = ended(RAISED, "needs the package timm", "ModuleNotFoundError")
+
+# claim, before, after; the verdict there and with the two swapped
+CASES = {
+    "peak halves": (Claim.PEAK_FALLS, TWICE, run(), CONFIRMED, REFUTED),
+    "peak falls by 1 %": (
+        Claim.PEAK_FALLS,
+        run(requested_peak=int(16.16 * MIB)),
+        run(),
+        NO_EFFECT,
+        NO_EFFECT,
+    ),
+    "peak of tiny tensors falls by 3 KiB": (
+        Claim.PEAK_FALLS,
+        run(requested_peak=6 * 1024),
+        run(requested_peak=3 * 1024),
+        NO_EFFECT,
+        NO_EFFECT,
+    ),
+    "peak of the first step only": (
+        Claim.PEAK_FALLS,
+        run(requested_peak=lambda i: (32 if i == 0 else 16) * MIB),
+        run(),
+        NO_EFFECT,
+        NO_EFFECT,
+    ),
+    "bytes stop growing": (Claim.GROWTH_STOPS, GROWS, run(), CONFIRMED, REFUTED),
+    "bytes grow once": (
+        Claim.GROWTH_STOPS,
+        run(requested=lambda i: 8 * MIB + (i > 3) * MIB),
+        run(),
+        NO_EFFECT,
+        NO_EFFECT,
+    ),
+    "bytes go up and down": (
+        Claim.GROWTH_STOPS,
+        run(requested=lambda i: 8 * MIB + (i % 2) * MIB),
+        run(),
+        NO_EFFECT,
+        NO_EFFECT,
+    ),
+    "bytes grow between entries into the loop only": (
+        Claim.GROWTH_STOPS,
+        run(
+            unit=ITERATION,
+            extent=lambda i: i // 2,
+            requested=lambda i: 8 * MIB + (i // 2) * MIB,
+        ),
+        run(unit=ITERATION),
+        NO_EFFECT,
+        NO_EFFECT,
+    ),
+    "growth needs two steps": (
+        Claim.GROWTH_STOPS,
+        run(1),
+        run(1),
+        NOT_MEASURED,
+        NOT_MEASURED,
+    ),
+    "nodes stop growing": (Claim.NODES_STOP, NODES, run(), CONFIRMED, REFUTED),
+    "nodes grow at half the pace": (
+        Claim.NODES_STOP,
+        NODES,
+        run(nodes=lambda i: 20 + 4 * i),
+        NO_EFFECT,
+        NO_EFFECT,
+    ),
+    "gradient of four passes": (
+        Claim.GRADIENT_SHRINKS,
+        run(gradient_norm=4.0, backwards=4, held=4),
+        run(backwards=4, held=4),
+        CONFIRMED,
+        REFUTED,
+    ),
+    "gradient shrinks by another factor": (
+        Claim.GRADIENT_SHRINKS,
+        run(gradient_norm=2.0, backwards=4, held=4),
+        run(backwards=4, held=4),
+        REFUTED,
+        REFUTED,
+    ),
+    "gradient before clipping counts": (
+        Claim.GRADIENT_SHRINKS,
+        run(gradient_norm=0.5, raw_norm=4.0, backwards=4, held=4),
+        run(gradient_norm=0.5, raw_norm=1.0, backwards=4, held=4),
+        CONFIRMED,
+        REFUTED,
+    ),
+    "rounding of the gradient": (
+        Claim.GRADIENT_SHRINKS,
+        run(gradient_norm=1.01, backwards=4, held=4),
+        run(backwards=4, held=4),
+        NO_EFFECT,
+        NO_EFFECT,
+    ),
+    "parameters begin to move": (
+        Claim.PARAMETERS_MOVE,
+        run(update_norm=0.0, gradient_norm=0.0, held=0),
+        run(),
+        CONFIRMED,
+        REFUTED,
+    ),
+    "parameters move anyway": (Claim.PARAMETERS_MOVE, run(), run(), NO_EFFECT, NO_EFFECT),
+    "skipped attempts are no standstill": (
+        Claim.PARAMETERS_MOVE,
+        run(update_norm=0.0, gradient_norm=None, skipped=True),
+        run(),
+        NOT_MEASURED,
+        NOT_MEASURED,
+    ),
+    "a window's gradient": (
+        Claim.GRADIENT_WHOLE,
+        run(backwards=4, held=1),
+        run(backwards=4, held=4, gradient_norm=3.0),
+        CONFIRMED,
+        REFUTED,
+    ),
+    "gradients pile up": (
+        Claim.GRADIENT_STOPS_GROWING,
+        run(held=lambda i: i + 1, gradient_norm=lambda i: 1.0 + i),
+        run(),
+        CONFIRMED,
+        REFUTED,
+    ),
+    "a larger gradient that does not pile up": (
+        Claim.GRADIENT_STOPS_GROWING,
+        run(gradient_norm=lambda i: 1.0 + i),
+        run(),
+        NO_EFFECT,
+        NO_EFFECT,
+    ),
+    "clipping takes hold": (
+        Claim.NORM_BOUNDED,
+        clipped(raw=8.0, norm=8.0),
+        clipped(raw=8.0, norm=1.0),
+        CONFIRMED,
+        REFUTED,
+    ),
+    "nothing to clip": (
+        Claim.NORM_BOUNDED,
+        clipped(raw=0.5, norm=0.5),
+        clipped(raw=0.5, norm=0.5),
+        NO_EFFECT,
+        NO_EFFECT,
+    ),
+    "no clipping at all": (Claim.NORM_BOUNDED, run(), run(), NOT_MEASURED, NOT_MEASURED),
+    "clipped gradient regains its size": (
+        Claim.GRADIENT_RESTORED,
+        clipped(raw=8.0, norm=1.0 / 65536),
+        clipped(raw=8.0, norm=1.0),
+        CONFIRMED,
+        REFUTED,
+    ),
+    "a small gradient regains its size": (
+        Claim.GRADIENT_RESTORED,
+        clipped(raw=0.25, norm=1.0 / 65536),
+        clipped(raw=0.25, norm=0.25),
+        CONFIRMED,
+        REFUTED,
+    ),
+    "update along scaled gradients": (
+        Claim.UPDATE_RESTORED,
+        run(scale_left=65536.0, update_norm=6553.6),
+        run(),
+        CONFIRMED,
+        REFUTED,
+    ),
+    "update along gradients divided by the scale": (
+        Claim.UPDATE_RESTORED,
+        run(scale_left=1 / 65536, update_norm=1e-6),
+        run(),
+        CONFIRMED,
+        REFUTED,
+    ),
+    "an optimizer that hides the scale": (
+        Claim.UPDATE_RESTORED,
+        run(scale_left=65536.0),
+        run(),
+        NO_EFFECT,
+        REFUTED,
+    ),
+    "a nan update is no true one": (
+        Claim.UPDATE_RESTORED,
+        run(scale_left=65536.0, update_norm=float("nan")),
+        run(),
+        CONFIRMED,
+        REFUTED,
+    ),
+    "error gone": (Claim.ERROR_GONE, ERROR, run(), CONFIRMED, REFUTED),
+    "error replaced": (Claim.ERROR_GONE, ERROR, OTHER, NOT_MEASURED, NOT_MEASURED),
+    "error stays": (Claim.ERROR_GONE, ERROR, ERROR, NO_EFFECT, NO_EFFECT),
+    "no error": (Claim.ERROR_GONE, run(), run(), NO_EFFECT, NO_EFFECT),
+    "a missing package is no error of the step": (
+        Claim.ERROR_GONE,
+        FOREIGN,
+        run(),
+        NOT_MEASURED,
+        NOT_MEASURED,
+    ),
+    "a fix that breaks the script": (Claim.PEAK_FALLS, run(), ERROR, REFUTED, NOT_MEASURED),
+    "a run that timed out": (
+        Claim.PEAK_FALLS,
+        ended(TIMED_OUT, "did not come to an end within 5 s", count=3),
+        run(),
+        NOT_MEASURED,
+        NOT_MEASURED,
+    ),
+    "different steps": (Claim.PEAK_FALLS, run(), run(unit=ITERATION), NOT_MEASURED, NOT_MEASURED),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_verdict(name: str) -> None:
+    claim, before, after, forward, backward = CASES[name]
+    verdict = compare(before, after, (claim,))
+    assert (verdict.kind, bool(verdict.reason)) == (forward, True)
+    swapped = compare(after, before, (claim,))
+    assert swapped.kind == backward
+    assert swapped.kind != CONFIRMED, "a fix in reverse must never be confirmed"
+
+
+@pytest.mark.parametrize("claim", list(Claim))
+@pytest.mark.parametrize("same", [run(), TWICE, GROWS, NODES, ERROR], ids=lambda r: r.ending.kind)
+def test_a_run_compared_with_itself_shows_nothing(claim: Claim, same: Run) -> None:
+    assert compare(same, same, (claim,)).kind in (NO_EFFECT, NOT_MEASURED)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        (ended(FINISHED, ""), run(), "ends before the first optimizer step before the fix"),
+        (FOREIGN, run(), "before the fix the script needs the package timm"),
+        (run(), ended("exited", "exits with status 3"), "after the fix the script exits with"),
+        (ERROR, run(), "raises RuntimeError: no at line 7"),
+    ],
+)
+def test_a_run_without_steps_gets_a_sentence(before: Run, after: Run, words: str) -> None:
+    verdict = compare(before, after, (Claim.PEAK_FALLS,))
+    assert verdict.kind == NOT_MEASURED
+    assert words in verdict.reason
+
+
+def test_any_of_several_claims_confirms() -> None:
+    verdict = compare(NODES, run(), (Claim.PEAK_FALLS, Claim.NODES_STOP))
+    assert (verdict.kind, verdict.claim) == (CONFIRMED, Claim.NODES_STOP)
+
+
+def test_growth_is_seen_between_the_steps_of_one_optimizer() -> None:
+    both = run(12, optimizer=lambda i: i % 2, nodes=lambda i: 20 + 8 * (i // 2))
+    assert growth(main_steps(both), lambda step: step.nodes, 0.5) == 8
+
+
+def test_the_second_optimizer_can_confirm() -> None:
+    before = run(8, optimizer=lambda i: i % 2, scale_left=lambda i: 65536.0 if i % 2 else 1.0)
+    before = replace(
+        before,
+        steps=tuple(replace(s, update_norm=6553.6) if s.optimizer else s for s in before.steps),
+    )
+    after = run(8, optimizer=lambda i: i % 2)
+    assert compare(before, after, (Claim.UPDATE_RESTORED,)).kind == CONFIRMED
+
+
+def test_a_summary_never_invents_numbers() -> None:
+    nothing = summarise(run(0))
+    assert (nothing.peak, nothing.growth, nothing.gradient_norm) == (None, None, None)
+    noisy = summarise(run(host=lambda i: 200 * MIB + (i * 7919) % 40000))
+    assert noisy.host_growth == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1536, "1.50 KiB"), (MIB, "1.00 MiB"), (-2048, "-2.00 KiB")],
+)
+def test_bytes_carry_their_unit(value: int, text: str) -> None:
+    assert size(value) == text

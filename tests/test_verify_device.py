@@ -1,0 +1,253 @@
+"""What a training script asks of CUDA, asked of the emulated device in a child process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+# Each case: code that ends in an expression, and its value as text.
+CASES = {
+    "factory": ("torch.zeros(3, device='cuda').device", "cuda:0"),
+    "factory on the host": ("torch.zeros(3).device", "cpu"),
+    "tensor": ("torch.tensor([1.0], device='cuda', requires_grad=True).is_cuda", "True"),
+    "tensor with requires_grad": (
+        "torch.tensor([1.0], device='cuda', requires_grad=True).is_leaf",
+        "True",
+    ),
+    "as_tensor": ("torch.as_tensor([1, 2], device='cuda:0').device", "cuda:0"),
+    "like": ("torch.zeros_like(torch.ones(2), device='cuda').device", "cuda:0"),
+    "new_zeros": ("torch.ones(2, device='cuda').new_zeros(2).device", "cuda:0"),
+    "new_tensor": ("torch.ones(2, device='cuda').new_tensor([1.0]).device", "cuda:0"),
+    "to and back": ("torch.ones(2).cuda().cpu().device", "cpu"),
+    "to other": ("torch.ones(2).to(torch.ones(1, device='cuda')).device", "cuda:0"),
+    "to the same device is the same tensor": (
+        "x = torch.ones(2, device='cuda'); x.to('cuda') is x and x.cuda() is x",
+        "True",
+    ),
+    "to with a dtype": ("torch.ones(2).to('cuda', torch.float16).dtype", "torch.float16"),
+    "module": ("torch.nn.Linear(2, 2).to('cuda').weight.device", "cuda:0"),
+    "module keeps its parameters": (
+        "m = torch.nn.Linear(2, 2); w = m.weight; m.cuda(); m.weight is w and w.is_cuda",
+        "True",
+    ),
+    "module made there": ("torch.nn.Linear(2, 2, device='cuda').bias.get_device()", "0"),
+    "default device": (
+        "torch.set_default_device('cuda'); d = torch.tensor([1]).device, torch.zeros(1).device; "
+        "torch.set_default_device(None); d",
+        "(device(type='cuda', index=0), device(type='cuda', index=0))",
+    ),
+    "device context": (
+        "with torch.device('cuda'):\n    d = torch.nn.Linear(2, 2).weight.device\nd",
+        "cuda:0",
+    ),
+    "results": ("(torch.ones(2, device='cuda') * 2 + 1).sin().sum().device", "cuda:0"),
+    "views": ("torch.ones(4, device='cuda').view(2, 2)[0].t().device", "cuda:0"),
+    "written into a host tensor": (
+        "h = torch.zeros(2); h.copy_(torch.ones(2, device='cuda')); h.device, h.sum().item()",
+        "(device(type='cpu'), 2.0)",
+    ),
+    "second device": ("torch.zeros(1, device='cuda:1')", "AcceleratorError"),
+    "numpy": ("torch.ones(1, device='cuda').numpy()", "TypeError"),
+    "type": ("torch.ones(1, device='cuda').type()", "torch.cuda.FloatTensor"),
+    "deepcopy": (
+        "copy.deepcopy(torch.nn.Linear(2, 2).cuda()).weight.device",
+        "cuda:0",
+    ),
+    "gradient": (
+        "m = torch.nn.Linear(2, 2).cuda(); m(torch.ones(1, 2).cuda()).sum().backward(); "
+        "m.weight.grad.device",
+        "cuda:0",
+    ),
+    "hook in the backward pass": (
+        "seen = []; x = torch.ones(2, device='cuda', requires_grad=True); y = x * 2\n"
+        "y.register_hook(lambda g: seen.append((g.device, torch.zeros(1, device='cuda').device)))\n"
+        "y.sum().backward(); seen",
+        "[(device(type='cuda', index=0), device(type='cuda', index=0))]",
+    ),
+    "custom function": (
+        "class F(torch.autograd.Function):\n"
+        "    @staticmethod\n    def forward(ctx, x): ctx.save_for_backward(x); return x * 2\n"
+        "    @staticmethod\n    def backward(ctx, g): return g * ctx.saved_tensors[0].is_cuda\n"
+        "x = torch.ones(2, device='cuda', requires_grad=True); F.apply(x).sum().backward(); "
+        "x.grad.sum().item()",
+        "2.0",
+    ),
+    "thread": (
+        "got = []; t = threading.Thread(target=lambda: got.append("
+        "(torch.zeros(1, device='cuda') + 1).device)); t.start(); t.join(); got",
+        "[device(type='cuda', index=0)]",
+    ),
+    "checkpoint, reentrant": (
+        "x = torch.ones(2, 2, device='cuda', requires_grad=True)\n"
+        "checkpoint(torch.nn.Linear(2, 2).cuda(), x, use_reentrant=True).sum().backward()\n"
+        "x.grad.device",
+        "cuda:0",
+    ),
+    "checkpoint": (
+        "x = torch.ones(2, 2, device='cuda', requires_grad=True)\n"
+        "checkpoint(torch.nn.Linear(2, 2).cuda(), x, use_reentrant=False).sum().backward()\n"
+        "x.grad.device",
+        "cuda:0",
+    ),
+    "attention": (
+        "torch.nn.MultiheadAttention(8, 2).cuda()(*[torch.ones(3, 1, 8).cuda()] * 3)[0].device",
+        "cuda:0",
+    ),
+    "save and load": (
+        "b = io.BytesIO(); torch.save(torch.nn.Linear(2, 2).cuda().state_dict(), b); b.seek(0)\n"
+        "torch.load(b)['weight'].device",
+        "cuda:0",
+    ),
+    "load to the host": (
+        "b = io.BytesIO(); torch.save(torch.ones(2).cuda(), b); b.seek(0)\n"
+        "torch.load(b, map_location='cpu').device",
+        "cpu",
+    ),
+    "load to the device": (
+        "b = io.BytesIO(); torch.save(torch.ones(2), b); b.seek(0)\n"
+        "torch.load(b, map_location='cuda').device",
+        "cuda:0",
+    ),
+    "generator": (
+        "g = torch.Generator('cuda').manual_seed(3); "
+        "g.device, torch.rand(1, device='cuda', generator=g).device",
+        "(device(type='cuda', index=0), device(type='cuda', index=0))",
+    ),
+    "loader with workers and pinned memory": (
+        "[b[0].cuda(non_blocking=True).sum().item() for b in torch.utils.data.DataLoader("
+        "torch.utils.data.TensorDataset(torch.ones(4, 2)), 2, num_workers=1, pin_memory=True)]",
+        "[4.0, 4.0]",
+    ),
+    "events": (
+        "a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)\n"
+        "a.record(); b.record(); torch.cuda.synchronize(); a.elapsed_time(b) >= 0",
+        "True",
+    ),
+    "stream": (
+        "s = torch.cuda.Stream()\nwith torch.cuda.stream(s):\n    x = torch.ones(1).cuda()\n"
+        "torch.cuda.current_stream().wait_stream(s); x.record_stream(s); x.item()",
+        "1.0",
+    ),
+    "properties": (
+        "torch.cuda.is_available(), torch.cuda.device_count(), "
+        "torch.cuda.get_device_properties(0).total_memory, torch.cuda.mem_get_info()[1]",
+        "(True, 1, 1073741824, 1073741824)",
+    ),
+    "compile runs eagerly": (
+        "torch.compile(torch.nn.Linear(2, 2).cuda(), mode='max-autotune')(torch.ones(1, 2).cuda())"
+        ".device",
+        "cuda:0",
+    ),
+    "autocast lowers a product": (
+        "with torch.autocast('cuda'):\n    d = (torch.ones(2, 2).cuda() @ torch.ones(2, 2).cuda()"
+        ").dtype\nd, torch.is_autocast_enabled()",
+        "(torch.float16, False)",
+    ),
+    "autocast in bfloat16": (
+        "with torch.autocast('cuda', dtype=torch.bfloat16):\n"
+        "    d = torch.nn.Linear(2, 2).cuda()(torch.ones(2, 2).cuda()).dtype\nd",
+        "torch.bfloat16",
+    ),
+    "autocast keeps softmax, norms and sums in float32": (
+        "x = torch.ones(2, 4, device='cuda', dtype=torch.float16)\n"
+        "with torch.autocast('cuda'):\n"
+        "    d = {x.softmax(-1).dtype, x.sum().dtype, x.exp().dtype, x.pow(2).dtype,\n"
+        "         torch.nn.functional.layer_norm(x, (4,)).dtype, x.log_softmax(-1).dtype}\nd",
+        "{torch.float32}",
+    ),
+    "bytes of a tensor": (
+        "torch.cuda.empty_cache(); before = torch.cuda.memory_allocated()\n"
+        "x = torch.ones(1000, device='cuda'); after = torch.cuda.memory_allocated()\n"
+        "y = x.view(10, 100); z = x[:10]; same = torch.cuda.memory_allocated(); del x, y, z\n"
+        "after - before, same - after, torch.cuda.memory_allocated() - before",
+        "(4096, 0, 0)",
+    ),
+    "bytes of Adam": (
+        "before = torch.cuda.memory_allocated()\n"
+        "m = torch.nn.Linear(256, 256, bias=False, device='cuda')\n"
+        "o = torch.optim.Adam(m.parameters()); m(torch.ones(1, 256).cuda()).sum().backward()\n"
+        "o.step(); (torch.cuda.memory_allocated() - before) // (256 * 256 * 4)",
+        "4",  # parameter, gradient and two moments
+    ),
+    "saved tensors live in the graph": (
+        "x = torch.ones(1000, device='cuda', requires_grad=True)\n"
+        "before = torch.cuda.memory_allocated(); y = x.exp().exp().sum()\n"
+        "held = torch.cuda.memory_allocated() - before; y.backward(); x.grad = None\n"
+        "held, torch.cuda.memory_allocated() - before",
+        "(8704, 512)",
+    ),
+    "dropout saves a mask of one byte": (
+        "x = torch.ones(4096, device='cuda', requires_grad=True)\n"
+        "before = torch.cuda.memory_allocated(); y = torch.nn.functional.dropout(x)\n"
+        "torch.cuda.memory_allocated() - before",
+        str(4096 * 4 + 4096),
+    ),
+    "out of memory": ("torch.empty(2 << 30, dtype=torch.uint8, device='cuda')", "OutOfMemoryError"),
+    "memory after out of memory": (
+        "try: torch.empty(2 << 30, dtype=torch.uint8, device='cuda')\n"
+        "except torch.cuda.OutOfMemoryError as e: said = str(e)\nsaid[:46]",
+        "CUDA out of memory. Tried to allocate 2.00 GiB",
+    ),
+    "a scaler that skips": (
+        "w = torch.nn.Parameter(torch.ones(1, device='cuda')); o = torch.optim.SGD([w], lr=1.0)\n"
+        "s = torch.amp.GradScaler('cuda'); s.scale(w * float('inf')).backward(); s.step(o); "
+        "s.update(); s.get_scale(), w.item()",
+        "(32768.0, 1.0)",
+    ),
+    "a scaler that steps": (
+        "w = torch.nn.Parameter(torch.ones(1, device='cuda')); o = torch.optim.SGD([w], lr=1.0)\n"
+        "s = torch.cuda.amp.GradScaler(); s.scale(w * 2).backward(); s.unscale_(o)\n"
+        "g = w.grad.item(); s.step(o); s.update(); g, w.item(), s.get_scale()",
+        "(2.0, -1.0, 65536.0)",
+    ),
+}
+
+PROGRAM = """
+import ast, copy, io, json, sys, threading, warnings
+warnings.simplefilter("ignore")
+import torch
+from torch.utils.checkpoint import checkpoint
+from oomlint.verify import emulation
+emulation.install(capacity=1 << 30)
+answers = {}
+for name, code in json.load(sys.stdin).items():
+    tree = ast.parse(code)
+    last = ast.Expression(tree.body.pop().value)
+    names = dict(globals())
+    try:
+        exec(compile(tree, name, "exec"), names)
+        answers[name] = str(eval(compile(last, name, "eval"), names))
+    except Exception as error:
+        answers[name] = type(error).__name__
+    del names
+print(json.dumps(answers))
+"""
+
+
+@pytest.fixture(scope="module")
+def answers() -> dict[str, str]:
+    questions = json.dumps({name: code for name, (code, _) in CASES.items()})
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        input=questions,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        cwd=Path(__file__).parent.parent,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_device_answers_as_cuda_does(name: str, answers: dict[str, str]) -> None:
+    assert answers[name] == CASES[name][1]
