@@ -43,6 +43,9 @@ MAX_DEPTH = 9
 OPEN = "**"
 # A helper without training events is followed only when it is small.
 SMALL = 60
+SMALL_ELSEWHERE = 25
+# `step` alone says little: environments, schedulers and profilers step too.
+EVENT_NAMES = knowledge.EVENT_WORDS - {"step"}
 
 Arguments = list[Value]
 Keywords = dict[str, Value]
@@ -662,7 +665,8 @@ def plain_method(
         result.role = None
         return result
     transparent = name in knowledge.TENSOR_METHODS and isinstance(receiver, Unknown)
-    return Tensor(key, parents=(receiver, *inputs), opaque=not transparent)
+    reduction = name if name in ("mean", "sum") and transparent else ""
+    return Tensor(key, parents=(receiver, *inputs), opaque=not transparent, reduction=reduction)
 
 
 def tensor_method(
@@ -1075,11 +1079,14 @@ def worth_following(world: World, function: Function) -> bool:
         return False
     if any(frame.function is function for frame in world.frames):
         return False
-    if function.words & knowledge.EVENT_WORDS or function.name in eventful_names(function.module):
+    if function.words & EVENT_NAMES or function.name in eventful_names(function.module):
         return True
-    if function.words & knowledge.MODE_WORDS:
+    if function.words & knowledge.MODE_WORDS and function.name != "__init__":
         return True
-    return function.size <= SMALL and world.statements < 4000
+    if function.module is world.subject:
+        return function.size <= SMALL
+    # Elsewhere only what the checked file itself calls: a meter, a loss, a step helper.
+    return function.size <= SMALL_ELSEWHERE and world.frame.module is world.subject
 
 
 def decorated_mode(world: World, function: Function) -> bool | str | None:

@@ -192,7 +192,7 @@ def branch(
     if ends_in_raise(orelse):
         return True
     eventful = is_eventful(world, module, body) or is_eventful(world, module, orelse)
-    leaves, leaves_else = exits(body), exits(orelse)
+    leaves, leaves_else = exits_memo(module, body), exits_memo(module, orelse)
     if not eventful and (leaves or leaves_else) and not open_events(world):
         if not leaves or not leaves_else:
             return False if leaves else True
@@ -213,6 +213,16 @@ def ends_in_raise(nodes: Sequence[ast.AST]) -> bool:
         text = ast.unparse(last.value.func)
         return text in ("sys.exit", "exit", "quit", "os._exit")
     return False
+
+
+def exits_memo(module: Module, nodes: Sequence[ast.AST]) -> bool:
+    if not nodes:
+        return False
+    memo = module.__dict__.setdefault("exits_memo", {})
+    key = id(nodes[0])
+    if key not in memo:
+        memo[key] = exits(nodes)
+    return bool(memo[key])
 
 
 def exits(nodes: Iterable[ast.AST]) -> bool:
@@ -236,9 +246,6 @@ def open_events(world: World) -> bool:
         if event.kind in ORDERED and event.marks[: len(marks)] == marks:
             return True
     return False
-
-
-EVENTFUL: dict[int, dict[int, bool]] = {}
 
 
 def is_eventful(world: World, module: Module, nodes: Iterable[ast.AST]) -> bool:

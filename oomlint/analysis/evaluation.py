@@ -10,7 +10,7 @@ from typing import Any
 from oomlint.analysis import calls, knowledge
 from oomlint.analysis.knowledge import Evidence, Role
 from oomlint.analysis.modules import Class, Function, Module
-from oomlint.analysis.state import Frame, Kind, Loop, World
+from oomlint.analysis.state import Frame, World
 from oomlint.analysis.values import (
     NONE,
     Callable,
@@ -110,11 +110,12 @@ def definition(found: Function | Class | Module, key: str) -> Value:
 def module_variable(world: World, module: Module, name: str) -> Value:
     """A module-level name seen from inside a function: what it is bound to last."""
     key = ("global:" + module.name, name)
-    if key in world.attributes:
-        return world.attributes[key]
-    world.attributes[key] = unknown(world, name, name)
+    known = world.attributes.get(key) or world.reads.get(key)
+    if known is not None:
+        return known
+    world.reads[key] = unknown(world, name, name)
     if len(world.frames) > 40:
-        return world.attributes[key]
+        return world.reads[key]
     world.frames.append(Frame(module, None))
     loops, world.loops = world.loops, []
     value: Value | None = None
@@ -126,8 +127,8 @@ def module_variable(world: World, module: Module, name: str) -> Value:
     finally:
         world.frames.pop()
         world.loops = loops
-    world.attributes[key] = value or unknown(world, name, name)
-    return world.attributes[key]
+    world.reads[key] = value or unknown(world, name, name)
+    return world.reads[key]
 
 
 def is_simple(node: ast.expr) -> bool:
@@ -175,7 +176,8 @@ def attribute(world: World, receiver: Value, name: str) -> Value:
         return receiver
     if isinstance(receiver, Container) and name in receiver.names:
         return receiver.names[name]
-    known = world.attributes.get((receiver.key, name))
+    place = (receiver.key, name)
+    known = world.attributes.get(place) or world.reads.get(place)
     if known is not None:
         return known
     value = unknown(world, f"{receiver.key}.{name}", name)
@@ -183,7 +185,7 @@ def attribute(world: World, receiver: Value, name: str) -> Value:
         return receiver
     if isinstance(receiver, Unknown):
         value.parents = (receiver,) if name == "loss" or receiver.proven else ()
-    world.attributes[(receiver.key, name)] = value
+    world.reads[place] = value
     return value
 
 
@@ -273,15 +275,22 @@ def first_argument(method: Function) -> str:
     return arguments[0].arg if arguments else ""
 
 
-def lineage(world: World, cls: Class, depth: int = 0) -> list[Class]:
+def lineage(world: World, cls: Class) -> list[Class]:
     """The class and its bases inside the project, nearest first."""
+    known = world.project.lineages.get(cls)
+    if known is None:
+        known = world.project.lineages[cls] = trace_lineage(world, cls, 0)
+    return known
+
+
+def trace_lineage(world: World, cls: Class, depth: int) -> list[Class]:
     found = [cls]
     if depth > 6:
         return found
     for base in cls.node.bases:
         resolved = resolve_class(world, cls.module, base)
         if resolved is not None and resolved is not cls:
-            found.extend(lineage(world, resolved, depth + 1))
+            found.extend(trace_lineage(world, resolved, depth + 1))
     return found
 
 
@@ -302,7 +311,14 @@ def resolve_class(world: World, module: Module, base: ast.expr) -> Class | None:
 
 
 def base_names(world: World, cls: Class) -> list[str]:
-    """The qualified names of all bases that lie outside the project."""
+    """The qualified names of all bases, those outside the project among them."""
+    known = world.project.base_names.get(cls)
+    if known is None:
+        known = world.project.base_names[cls] = trace_bases(world, cls)
+    return known
+
+
+def trace_bases(world: World, cls: Class) -> list[str]:
     names = []
     for kin in lineage(world, cls):
         for base in kin.node.bases:
@@ -457,7 +473,8 @@ def element(world: World, receiver: Value, index: Value) -> Value:
         return Number(key)
     if isinstance(receiver, External):
         return External(receiver.key, qualified=receiver.qualified)
-    known = world.attributes.get((receiver.key, f"[{index.key}]"))
+    place = (receiver.key, f"[{index.key}]")
+    known = world.attributes.get(place) or world.reads.get(place)
     if known is not None:
         return known
     name = index.value if isinstance(index, Constant) and isinstance(index.value, str) else ""
@@ -465,7 +482,7 @@ def element(world: World, receiver: Value, index: Value) -> Value:
     # A mask or a slice of a tensor is a tensor; an entry of a dict or tuple may be anything.
     is_part = isinstance(receiver, Unknown) and not isinstance(index, Constant)
     value.parents = (receiver,) if is_part else ()
-    world.attributes[(receiver.key, f"[{index.key}]")] = value
+    world.reads[place] = value
     return value
 
 
@@ -531,7 +548,7 @@ def evaluate_comprehension(world: World, node: Any) -> Value:
     world.serial += 1
     serial = world.serial
     for iteration in (1, 2) if busy and len(world.loops) < 4 else (1,):
-        world.loops.append(Loop(node, serial, iteration, world.frame.module))
+        world.enter_loop(node, serial, iteration)
         execution.bind(world, first.target, execution.item_of(world, iterable, iteration, first.target))
         for generator in node.generators[1:]:
             inner = evaluate(world, generator.iter)

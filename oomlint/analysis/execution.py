@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from oomlint.analysis import evaluation, knowledge
-from oomlint.analysis.conditions import branch, is_eventful, keys_of, read_condition
+from oomlint.analysis.conditions import branch, is_eventful, keys_of, memo_of, read_condition
 from oomlint.analysis.evaluation import evaluate, shortened, unknown
 from oomlint.analysis.keeping import crosses, graph_leaves, keep_in_total
 from oomlint.analysis.knowledge import Role
-from oomlint.analysis.state import Guard, Kind, Loop, Stop, World
+from oomlint.analysis.state import Guard, Kind, Stop, World
 from oomlint.analysis.values import (
     NONE,
     Callable,
@@ -35,7 +35,7 @@ from oomlint.analysis.values import (
 )
 
 # A world that is longer than this is cut; what happened until then counts.
-MAX_STATEMENTS = 9000
+MAX_STATEMENTS = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +251,7 @@ def current(world: World, target: ast.expr) -> tuple[Value | None, Marks, str]:
                 held = evaluation.instance_attribute(world, receiver, target.attr)
             return held, receiver.born.get(target.attr, ()), place
         key = (receiver.key, target.attr)
-        held = world.attributes.get(key)
+        held = world.attributes.get(key) or world.reads.get(key)
         if held is None:
             held = evaluation.attribute(world, receiver, target.attr)
         return held, world.attribute_born.get(key, ()), place
@@ -431,7 +431,7 @@ def run_loop(world: World, node: ast.For | ast.AsyncFor | ast.While, iterable: V
     serial = world.serial
     depth = len(world.loops)
     for iteration in iterations(world, node):
-        world.loops.append(Loop(node, serial, iteration, world.frame.module, iterable))
+        world.enter_loop(node, serial, iteration)
         if iterable is not None and not isinstance(node, ast.While):
             bind(world, node.target, item_of(world, iterable, iteration, node.target))
         signal = run_block(world, node.body)
@@ -450,7 +450,11 @@ def iterations(world: World, node: ast.For | ast.AsyncFor | ast.While) -> tuple[
         return (1, 2)
     if len(world.loops) >= 4:
         return (1,)
-    busy = any(isinstance(part, ast.Call | ast.AugAssign) for part in ast.walk(node))
+    memo = memo_of(world.frame.module)
+    busy = memo.get(-id(node))
+    if busy is None:
+        busy = any(isinstance(part, ast.Call | ast.AugAssign) for part in ast.walk(node))
+        memo[-id(node)] = busy
     return (1, 2) if busy else (1,)
 
 

@@ -14,8 +14,8 @@ from oomlint.analysis.values import Instance, Value
 # Worlds of one root; most training functions have fewer than ten.
 MAX_WORLDS = 28
 # Statements over all worlds of one root and of one file.
-ROOT_BUDGET = 40_000
-FILE_BUDGET = 160_000
+ROOT_BUDGET = 12_000
+FILE_BUDGET = 24_000
 
 
 def worlds_of(project: Project, module: Module) -> list[World]:

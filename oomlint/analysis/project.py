@@ -58,6 +58,11 @@ class Project:
     subject: Module
     dependencies: set[Path] = field(default_factory=set)
     asked_callers: bool = False
+    # Answers that do not change during one analysis.
+    found: dict[tuple[Path, str], Definition | None] = field(default_factory=dict)
+    starts: dict[Path, list[Path]] = field(default_factory=dict)
+    lineages: dict[Class, list[Class]] = field(default_factory=dict)
+    base_names: dict[Class, list[str]] = field(default_factory=dict)
 
     def module(self, path: Path) -> Module | None:
         if path == self.subject.path:
@@ -68,6 +73,8 @@ class Project:
     def bases(self, importer: Module) -> list[Path]:
         """Folders from which an absolute import of this file may start."""
         folder = importer.path.parent
+        if folder in self.starts:
+            return self.starts[folder]
         top = folder
         while (top / "__init__.py").is_file() and top.parent != top:
             top = top.parent
@@ -75,10 +82,17 @@ class Project:
         for base in (top, folder, self.root, self.root / "src"):
             if base not in found:
                 found.append(base)
+        self.starts[folder] = found
         return found
 
     def find(self, qualified: str, importer: Module, depth: int = 0) -> Definition | None:
         """What a qualified name means inside the project; None for everything outside of it."""
+        key = (importer.path, qualified)
+        if key not in self.found:
+            self.found[key] = self.search(qualified, importer, depth)
+        return self.found[key]
+
+    def search(self, qualified: str, importer: Module, depth: int) -> Definition | None:
         parts = qualified.split(".")
         for base in self.bases(importer):
             if not has_top(base, parts[0]):

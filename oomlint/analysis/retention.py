@@ -85,9 +85,10 @@ def backward_of(
     if event.value is None:
         return None
     carriers = {key for key, value in ancestors(event.value).items() if has_graph(value)}
-    own = {key for key, value in ancestors(event.value).items() if has_graph(value) and is_loss(value)}
+    held_values = ancestors(event.value)
+    own = any(has_graph(value) and is_loss(value) for value in held_values.values())
     for backward, held in walked:
-        if held & carriers and (id(event.value) in held or own or is_loss_named(event)):
+        if held & carriers and (id(backward.value) in held_values or own or is_loss_named(event)):
             if shares_iteration(backward, event):
                 return backward
     return None
@@ -110,7 +111,8 @@ def crossed_loop(event: Event) -> Loop | None:
 
 
 def is_loss(value: Value) -> bool:
-    return isinstance(value, Tensor) and value.loss
+    """A loss, or another scalar that the step's graph was reduced to."""
+    return isinstance(value, Tensor) and (value.loss or value.reduction in ("mean", "sum"))
 
 
 def is_loss_named(event: Event) -> bool:

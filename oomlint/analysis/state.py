@@ -55,8 +55,8 @@ class Loop:
     serial: int
     iteration: int
     module: Module
-    # How often it runs, where that is an expression: range(n) or len(...) as a key.
-    count: Value | None = None
+    # The iterations under way, this one included, outermost first.
+    marks: Marks = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Event:
 
     @property
     def marks(self) -> Marks:
-        return tuple((loop.serial, loop.iteration) for loop in self.loops)
+        return self.loops[-1].marks if self.loops else ()
 
 
 @dataclass(eq=False, slots=True)
@@ -129,8 +129,10 @@ class World:
     grad: bool | None = True
     root: Function | None = None
     frames: list[Frame] = field(default_factory=list)
-    # Attributes of objects that are not of the project: (key, attribute) -> value.
+    # Attributes of objects that are not of the project, as they were assigned ...
     attributes: dict[tuple[str, str], Value] = field(default_factory=dict)
+    # ... and as they were first read where nothing was assigned.
+    reads: dict[tuple[str, str], Value] = field(default_factory=dict)
     attribute_born: dict[tuple[str, str], Marks] = field(default_factory=dict)
     frozen: set[str] = field(default_factory=set)
     eval_keys: dict[str, bool] = field(default_factory=dict)
@@ -145,7 +147,11 @@ class World:
 
     @property
     def marks(self) -> Marks:
-        return tuple((loop.serial, loop.iteration) for loop in self.loops)
+        return self.loops[-1].marks if self.loops else ()
+
+    def enter_loop(self, node: ast.AST, serial: int, iteration: int) -> None:
+        marks = (*self.marks, (serial, iteration))
+        self.loops.append(Loop(node, serial, iteration, self.frame.module, marks))
 
     def emit(
         self,
