@@ -13,7 +13,7 @@ from oomlint.source import Source
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False)
 class Function:
     """A function, method or nested function."""
 
@@ -23,17 +23,46 @@ class Function:
     module: Module
     owner: Class | None = None
     parent: Function | None = None
-    # Last identifiers of everything it calls or refers to, its nested functions included.
-    words: frozenset[str] = frozenset()
-    is_generator: bool = False
-    size: int = 0
 
     @property
     def decorators(self) -> list[ast.expr]:
         return self.node.decorator_list
 
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """Last identifiers of everything it refers to, its nested functions included."""
+        found: set[str] = set()
+        stack: list[ast.AST] = list(self.node.body)
+        while stack:
+            node = stack.pop()
+            if isinstance(node, ast.Attribute):
+                found.add(node.attr)
+            elif isinstance(node, ast.Name):
+                found.add(node.id)
+                continue
+            elif isinstance(node, ast.Constant):
+                continue
+            stack.extend(ast.iter_child_nodes(node))
+        return frozenset(found)
 
-@dataclass(eq=False, slots=True)
+    @cached_property
+    def size(self) -> int:
+        """How many statements it has, nested ones included."""
+        total = 0
+        stack: list[ast.stmt] = list(self.node.body)
+        while stack:
+            node = stack.pop()
+            total += 1
+            for name in ("body", "orelse", "finalbody"):
+                stack.extend(getattr(node, name, ()))
+        return total
+
+    @cached_property
+    def is_generator(self) -> bool:
+        return has_own_yield(self.node)
+
+
+@dataclass(eq=False)
 class Class:
     """A class, with its methods and what its methods assign to `self`."""
 
@@ -41,9 +70,15 @@ class Class:
     node: ast.ClassDef
     module: Module
     methods: dict[str, Function] = field(default_factory=dict)
-    # attribute -> [(assigned expression, the method that assigns it)]
-    assigned: dict[str, list[tuple[ast.expr, Function]]] = field(default_factory=dict)
     constants: dict[str, ast.expr] = field(default_factory=dict)
+
+    @cached_property
+    def assigned(self) -> dict[str, list[tuple[ast.expr, Function]]]:
+        """What its methods assign to `self`: attribute -> [(expression, method)]."""
+        found: dict[str, list[tuple[ast.expr, Function]]] = {}
+        for method in self.methods.values():
+            collect_self(method, found)
+        return found
 
 
 @dataclass(eq=False)
@@ -131,7 +166,7 @@ def build(source: Source, tree: ast.Module, name: str, is_package: bool) -> Modu
 
 
 class Walker:
-    """Fills a Module: definitions, imports, `self` assignments and the words of each function."""
+    """Fills a Module: definitions, imports and module-level names."""
 
     def __init__(self, module: Module) -> None:
         self.module = module
@@ -192,31 +227,10 @@ class Walker:
         function = Function(
             node.name, prefix + node.name, node, self.module, owner if not parent else None, parent
         )
-        words: set[str] = set()
-        size = 0
-        nested = False
-        stack: list[ast.AST] = list(node.body)
-        while stack:
-            child = stack.pop()
-            if isinstance(child, ast.Attribute):
-                words.add(child.attr)
-            elif isinstance(child, ast.Name):
-                words.add(child.id)
-            elif isinstance(child, ast.Yield | ast.YieldFrom):
-                function.is_generator = True
-            elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                nested = True
-            if isinstance(child, ast.stmt):
-                size += 1
-            stack.extend(ast.iter_child_nodes(child))
-        if nested and function.is_generator:
-            function.is_generator = has_own_yield(node)
-        function.words, function.size = frozenset(words), size
         self.module.all_functions.append(function)
         self.module.by_node[node] = function
         if owner is not None and parent is None:
             owner.methods.setdefault(node.name, function)
-            self.collect_self(function, owner)
         elif parent is None:
             self.module.functions[node.name] = function
         self.visit_body(node.body, owner, function, f"{prefix}{node.name}.")
@@ -234,22 +248,6 @@ class Walker:
                     found.constants[statement.target.id] = statement.value
         self.visit_body(node.body, found, None, f"{prefix}{node.name}.")
 
-    def collect_self(self, function: Function, owner: Class) -> None:
-        arguments = function.node.args.posonlyargs + function.node.args.args
-        if not arguments:
-            return
-        this = arguments[0].arg
-        for node in ast.walk(function.node):
-            if isinstance(node, ast.Assign):
-                for target in node.targets:
-                    for goal, value in pairs(target, node.value):
-                        if (
-                            isinstance(goal, ast.Attribute)
-                            and isinstance(goal.value, ast.Name)
-                            and goal.value.id == this
-                        ):
-                            owner.assigned.setdefault(goal.attr, []).append((value, function))
-
     def add_assignment(
         self, node: ast.stmt, owner: Class | None, function: Function | None
     ) -> None:
@@ -262,6 +260,24 @@ class Walker:
                         self.module.globals.setdefault(goal.id, []).append(value)
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
             self.module.globals.setdefault(node.target.id, []).append(node.value)
+
+
+def collect_self(function: Function, found: dict[str, list[tuple[ast.expr, Function]]]) -> None:
+    arguments = function.node.args.posonlyargs + function.node.args.args
+    if not arguments:
+        return
+    this = arguments[0].arg
+    for node in ast.walk(function.node):
+        if not isinstance(node, ast.Assign):
+            continue
+        for target in node.targets:
+            for goal, value in pairs(target, node.value):
+                if (
+                    isinstance(goal, ast.Attribute)
+                    and isinstance(goal.value, ast.Name)
+                    and goal.value.id == this
+                ):
+                    found.setdefault(goal.attr, []).append((value, function))
 
 
 def pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:

@@ -14,6 +14,8 @@ from oomlint.source import Source, Unreadable, read
 
 # Modules kept parsed in one process; a training script reaches a few dozen.
 KEPT_MODULES = 150
+# Other files that one analysis may read; what lies further away is outside.
+MAX_MODULES = 24
 # Text of one project kept for the question who calls a function.
 KEPT_BYTES = 150 * 1024 * 1024
 SKIPPED_FOLDERS = frozenset(
@@ -47,6 +49,14 @@ def load(path: Path) -> Module | None:
     return module
 
 
+def mentions(path: Path, name: str) -> bool:
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return False
+    return name.encode() in data or b"import *" in data
+
+
 Definition = Function | Class | Module
 
 
@@ -61,13 +71,21 @@ class Project:
     # Answers that do not change during one analysis.
     found: dict[tuple[Path, str], Definition | None] = field(default_factory=dict)
     starts: dict[Path, list[Path]] = field(default_factory=dict)
+    loaded: set[Path] = field(default_factory=set)
     lineages: dict[Class, list[Class]] = field(default_factory=dict)
     base_names: dict[Class, list[str]] = field(default_factory=dict)
 
-    def module(self, path: Path) -> Module | None:
+    def module(self, path: Path, wanted: str) -> Module | None:
+        """The module at a path, where its text mentions the wanted name at all."""
         if path == self.subject.path:
             return self.subject
         self.dependencies.add(path)
+        if path not in self.loaded:
+            if wanted and not mentions(path, wanted):
+                return None
+            if len(self.loaded) >= MAX_MODULES:
+                return None
+            self.loaded.add(path)
         return load(path)
 
     def bases(self, importer: Module) -> list[Path]:
@@ -102,7 +120,7 @@ class Project:
                 path = module_file(base, tuple(parts[:length]))
                 if path is None:
                     continue
-                module = self.module(path)
+                module = self.module(path, parts[length] if length < len(parts) else "")
                 if module is None:
                     break
                 found = self.member(module, parts[length:], depth)
