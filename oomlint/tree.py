@@ -143,7 +143,7 @@ def check_one(path: str, settings: Settings, syntax: bool) -> tuple[FileResult, 
 
 
 def crashed(path: str, death: Died) -> FileResult:
-    message = f"a worker died while checking this file ({death.reason}); it was not checked"
+    message = f"the process that checked this file ended ({death.reason}); it was not checked"
     return FileResult(Path(path), problem=Problem("crashed", message))
 
 

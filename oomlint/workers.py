@@ -7,8 +7,9 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
@@ -19,6 +20,9 @@ from oomlint.settings import Settings
 
 # All processes together stay below 600 MB; a worker that grows past its share is replaced.
 WORKER_BYTES = 480 * 1024 * 1024
+
+# No file is worth more of the user's time; the largest real ones take a few seconds.
+FILE_SECONDS = 120.0
 
 Work = Callable[[str, Settings], Any]
 
@@ -35,7 +39,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """A worker died twice on the same file."""
+    """A worker died twice on the same file, or was ended because it took too long."""
 
     reason: str
 
@@ -46,6 +50,8 @@ class Worker:
     pipe: Connection
     chunk: Chunk | None = None
     done: int = 0
+    # When it began with the file that it is at.
+    since: float = 0.0
 
 
 def available_jobs() -> int:
@@ -99,13 +105,15 @@ def assign(worker: Worker, chunk: Chunk, waiting: deque[Chunk]) -> None:
         # It died between two chunks; `collect` will see that and the chunk goes to another.
         waiting.appendleft(chunk)
         return
-    worker.chunk, worker.done = chunk, 0
+    worker.chunk, worker.done, worker.since = chunk, 0, time.monotonic()
 
 
 def collect(workers: list[Worker], waiting: deque[Chunk]) -> Iterator[tuple[str, Any]]:
     """Waits until a worker says something, and takes in all that is there."""
     by_pipe = {worker.pipe: worker for worker in workers}
-    for pipe in wait(list(by_pipe)):
+    ready = wait(list(by_pipe), timeout=1.0)
+    yield from give_up(workers, ready, waiting)
+    for pipe in ready:
         worker = by_pipe[pipe]  # type: ignore[index] # only our own connections are waited for
         try:
             outcome = worker.pipe.recv()
@@ -116,12 +124,26 @@ def collect(workers: list[Worker], waiting: deque[Chunk]) -> Iterator[tuple[str,
         if worker.chunk is None:
             continue
         yield worker.chunk.paths[worker.done], outcome
-        worker.done += 1
+        worker.done, worker.since = worker.done + 1, time.monotonic()
         if worker.done == len(worker.chunk.paths):
             worker.chunk = None
 
 
-def bury(worker: Worker, waiting: deque[Chunk]) -> Iterator[tuple[str, Any]]:
+def give_up(
+    workers: list[Worker], ready: Sequence[object], waiting: deque[Chunk]
+) -> Iterator[tuple[str, Any]]:
+    """Ends workers that have been at one file for too long; only that file is lost."""
+    latest = time.monotonic() - FILE_SECONDS
+    for worker in [w for w in workers if w.chunk and w.since < latest and w.pipe not in ready]:
+        workers.remove(worker)
+        worker.process.kill()
+        for path, _ in bury(worker, waiting, last_try=True):
+            yield path, Died(f"no answer within {FILE_SECONDS:.0f} s")
+
+
+def bury(
+    worker: Worker, waiting: deque[Chunk], last_try: bool = False
+) -> Iterator[tuple[str, Any]]:
     """Puts the rest of a dead worker's chunk back; the file it died on gets one try alone."""
     worker.pipe.close()
     worker.process.join()
@@ -131,7 +153,7 @@ def bury(worker: Worker, waiting: deque[Chunk]) -> Iterator[tuple[str, Any]]:
     killer, rest = chunk.paths[worker.done], chunk.paths[worker.done + 1 :]
     if rest:
         waiting.appendleft(Chunk(chunk.work, chunk.settings, rest))
-    if chunk.alone:
+    if chunk.alone or last_try:
         yield killer, Died(death(worker.process.exitcode))
     else:
         waiting.appendleft(Chunk(chunk.work, chunk.settings, (killer,), alone=True))

@@ -123,13 +123,28 @@ def test_file_that_kills_its_worker_costs_only_itself(project: Path) -> None:
     answer = concise("--jobs", "2")
     lines = answer.out.splitlines()
     assert lines[30] == (
-        "m30.py:1:1: crashed: a worker died while checking this file (exit status 9);"
+        "m30.py:1:1: crashed: the process that checked this file ended (exit status 9);"
         " it was not checked"
     )
     assert len(lines) == 60
     assert all("FAK101" in line for line in lines[:30] + lines[31:])
     assert (answer.code, answer.err) == (1, "")
     assert concise("--jobs", "2") == answer, "a death is not stored as a result"
+
+
+def test_file_that_takes_too_long_costs_only_itself(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oomlint.workers.FILE_SECONDS", 1.0)
+    write(project, {f"m{n}.py": f"kept += v{n}\n" for n in range(5)})
+    write(project, {"m2.py": "sleeping_word\n"})
+    answer = concise("--jobs", "1")
+    lines = answer.out.splitlines()
+    assert lines[2] == (
+        "m2.py:1:1: crashed: the process that checked this file ended (no answer within 1 s);"
+        " it was not checked"
+    )
+    assert [line.split()[1] for line in lines] == ["FAK101"] * 2 + ["crashed:"] + ["FAK101"] * 2
 
 
 def test_rule_that_raises_is_a_bug_of_ours(project: Path) -> None:

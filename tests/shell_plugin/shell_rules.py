@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -88,11 +89,13 @@ class Imported(Word):
 
 class Fatal(Word):
     code, name = "FAK105", "fatal-file"
-    tokens: ClassVar = (("fatal_word",),)
+    tokens: ClassVar = (("fatal_word", "sleeping_word"),)
 
     def check(self, model: Model) -> Iterator[Finding]:
         if "fatal_word" in model.source.text:
             os._exit(9)
+        if "sleeping_word" in model.source.text:
+            time.sleep(60)
         yield from ()
 
 
@@ -122,8 +125,9 @@ class Depends(Word):
     pattern = r"asks_other"
 
     def check(self, model: Model) -> Iterator[Finding]:
-        other = model.project.module(model.source.path.parent / "other.py")
-        if other is not None and "BAD" in other.source.text:
+        other = model.source.path.parent / "other.py"
+        model.project.dependencies.add(other)
+        if other.is_file() and "BAD" in other.read_text():
             yield from super().check(model)
 
 
