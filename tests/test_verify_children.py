@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from oomlint.rule import Claim
-from oomlint.verify.compare import NOT_MEASURED, compare
+from oomlint.verify.claims import NOT_MEASURED
+from oomlint.verify.compare import compare
 from oomlint.verify.record import FINISHED, STOPPED, Run
 from oomlint.verify.runner import Limits, run_text
 

@@ -8,17 +8,8 @@ from typing import Any
 import pytest
 
 from oomlint.rule import Claim
-from oomlint.verify.compare import (
-    CONFIRMED,
-    NO_EFFECT,
-    NOT_MEASURED,
-    REFUTED,
-    compare,
-    growth,
-    main_steps,
-    size,
-    summarise,
-)
+from oomlint.verify.claims import CONFIRMED, NO_EFFECT, NOT_MEASURED, REFUTED
+from oomlint.verify.compare import compare, summarise
 from oomlint.verify.record import (
     FINISHED,
     ITERATION,
@@ -30,6 +21,7 @@ from oomlint.verify.record import (
     Run,
     Step,
 )
+from oomlint.verify.series import growth, main_steps, size
 
 MIB = 1024 * 1024
 PLAIN = Step(

@@ -8,7 +8,8 @@ import pytest
 from verify_pairs import PAIRS, Pair
 
 from oomlint.verify import compare_texts
-from oomlint.verify.compare import CONFIRMED, NO_EFFECT, compare
+from oomlint.verify.claims import CONFIRMED, NO_EFFECT
+from oomlint.verify.compare import compare
 from oomlint.verify.runner import Limits
 
 pytest.importorskip("torch")

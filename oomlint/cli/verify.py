@@ -90,7 +90,7 @@ def verify(ctx: click.Context, /, file: Path, arguments: tuple[str, ...], **give
     steps each. Options of oomlint come before FILE. Exits with 1 unless every fix is confirmed.
     """
     from oomlint.verify import verify_file
-    from oomlint.verify.compare import CONFIRMED
+    from oomlint.verify.claims import CONFIRMED
     from oomlint.verify.runner import Limits
 
     settings = settings_of(ctx, file, given)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from oomlint.rule import Claim, Finding, Fix
     from oomlint.settings import Settings
     from oomlint.source import Source
-    from oomlint.verify.compare import Verdict
+    from oomlint.verify.claims import Verdict
     from oomlint.verify.instrument import Region
     from oomlint.verify.record import Run
     from oomlint.verify.runner import Limits
@@ -28,6 +28,10 @@ class Comparison:
     before: Run
     after: Run
     verdict: Verdict
+
+    @property
+    def runs(self) -> tuple[Run, Run]:
+        return self.before, self.after
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +64,12 @@ class Bench:
     limits: Limits
     quiet_stdout: bool = False
     watch: Callable[[str], None] | None = None
-    done: dict[tuple[str, Region | None], Run] = field(default_factory=dict)
+    done: dict[tuple[str, Region | None, bool], Run] = field(default_factory=dict)
 
-    def run(self, text: str, region: Region | None, what: str) -> Run:
+    def run(self, text: str, region: Region | None, iterations: bool, what: str) -> Run:
         from oomlint.verify.runner import run_text
 
-        key = (text, region)
+        key = (text, region, iterations)
         if key not in self.done:
             if self.watch is not None:
                 self.watch(what)
@@ -77,6 +81,7 @@ class Bench:
                     region,
                     self.limits,
                     Path(folder),
+                    iterations=iterations,
                     quiet_stdout=self.quiet_stdout,
                 )
         return self.done[key]
@@ -85,12 +90,14 @@ class Bench:
         self, before: str, after: str, claims: tuple[Claim, ...], region: Region | None, what: str
     ) -> Comparison:
         from oomlint.errors import OomlintError
+        from oomlint.verify.claims import ANY_LOOP
         from oomlint.verify.compare import compare
         from oomlint.verify.record import UNUSABLE
 
+        iterations = bool(ANY_LOOP.intersection(claims))
         runs = []
         for text, when in ((before, "before"), (after, "after")):
-            run = self.run(text, region, f"{what} {when} the fix")
+            run = self.run(text, region, iterations, f"{what} {when} the fix")
             if run.ending.kind == UNUSABLE:
                 raise OomlintError(run.ending.message)
             runs.append(run)
@@ -178,7 +185,7 @@ def claims_of(findings: tuple[Finding, ...]) -> tuple[Claim, ...]:
 def measure(bench: Bench, text: str, finding: Finding, findings: tuple[Finding, ...]) -> Measured:
     """One fix by itself; on top of the other fixes where the script raises without them."""
     from oomlint.fixer import apply_edits
-    from oomlint.verify.compare import NOT_MEASURED, Verdict
+    from oomlint.verify.claims import NOT_MEASURED, Verdict
     from oomlint.verify.instrument import region_at
     from oomlint.verify.record import RAISED
 
@@ -202,7 +209,7 @@ def measure(bench: Bench, text: str, finding: Finding, findings: tuple[Finding, 
 
 def measure_together(bench: Bench, text: str, findings: tuple[Finding, ...]) -> Measured:
     from oomlint.fixer import apply_edits
-    from oomlint.verify.compare import NOT_MEASURED, Verdict
+    from oomlint.verify.claims import NOT_MEASURED, Verdict
     from oomlint.verify.instrument import region_at
 
     fixes = fixes_of(findings)

@@ -37,6 +37,7 @@ class Order:
     capacity: int | None = None
     writes: bool = False  # whether the script may write where it likes
     region: Region | None = None
+    iterations: bool = True  # whether the region's iterations may stand for steps
 
 
 def read_order(path: Path) -> Order:
@@ -128,6 +129,7 @@ def prepare(order: Order, journal: Journal) -> Any:
         emit=lambda step: journal.write(record.step_line(step)),
         stop=lambda: journal.end(Ending(record.STOPPED)),
         bounded=order.region is not None,
+        iterations=order.iterations,
     )
     recorder.install()
     return recorder

@@ -1,51 +1,33 @@
-"""Judges claims over two runs of a script: what changed, by how much, and as claimed or not."""
+"""Judges two runs of a script: what changed, by how much, and whether as claimed."""
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from statistics import median
 
 from oomlint.rule import Claim
-from oomlint.verify.record import FINISHED, ITERATION, RAISED, STOPPED, Ending, Run, Step
-
-# The first steps make optimizer state and caches; they are left out where enough others remain.
-WARM_UP = 2
-# Bytes: a change below 2 % or below 4 KiB (eight of the allocator's blocks) is none.
-PEAK_SHARE, PEAK_BYTES = 0.02, 4096
-# Growth: at least half a block or half a node a step, in at least three of four steps.
-GROWTH_BYTES, GROWTH_NODES, GROWTH_SHARE = 256, 0.5, 0.75
-# Host memory comes from the system in pages and pools; less than this a step says nothing.
-GROWTH_HOST = 64 * 1024
-# Norms: sums in another order, reduced precision and CUDA's atomics stay well inside 5 %.
-NORM_SHARE = 0.05
-# A bound is respected up to the rounding of the division that enforces it.
-BOUND_SHARE = 0.01
-# A gradient or an update that is off by less than this factor is not called wrong.
-WRONG_FACTOR = 2.0
+from oomlint.verify.claims import (
+    CONFIRMED,
+    JUDGES,
+    NO_EFFECT,
+    NOT_MEASURED,
+    REFUTED,
+    Verdict,
+    strongest,
+)
+from oomlint.verify.record import FINISHED, RAISED, STOPPED, Ending, Run
+from oomlint.verify.series import (
+    GROWTH_BYTES,
+    GROWTH_HOST,
+    GROWTH_NODES,
+    growth,
+    main_steps,
+    taken,
+    warm,
+)
 
 # Errors that say something about the surroundings of a script, not about its training step.
 SURROUNDINGS = ("ModuleNotFoundError", "ImportError", "FileNotFoundError", "EOFError")
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """`kind` is confirmed, no effect, refuted or not measured; `reason` one sentence."""
-
-    kind: str
-    reason: str
-    claim: Claim | None = None
-
-
-CONFIRMED, NO_EFFECT, REFUTED, NOT_MEASURED = (
-    "confirmed",
-    "no effect",
-    "refuted",
-    "not measured",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +58,6 @@ def compare(before: Run, after: Run, claims: tuple[Claim, ...]) -> Verdict:
     if Claim.ERROR_GONE in claims:
         verdicts.append(error_gone(before, after))
     return strongest(verdicts) or Verdict(NOT_MEASURED, "the rule claims nothing measurable")
-
-
-def strongest(verdicts: list[Verdict]) -> Verdict | None:
-    """Any one confirms; a refutation outweighs what has no effect or was not measured."""
-    for kind in (CONFIRMED, REFUTED, NO_EFFECT, NOT_MEASURED):
-        for verdict in verdicts:
-            if verdict.kind == kind:
-                return verdict
-    return None
 
 
 def broken_by_fix(run: Run) -> bool:
@@ -130,352 +103,22 @@ def unmeasured_after(after: Run) -> str:
     return f"after the fix the script {after.ending.message or 'takes no more steps than before'}"
 
 
-# -- series
-
-
-def warm(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """The steps after the warm-up; all of them where fewer than two would remain."""
-    return steps[WARM_UP:] if len(steps) >= WARM_UP + 2 else steps
-
-
-def growth(steps: tuple[Step, ...], value: Callable[[Step], float], least: float) -> float | None:
-    """Growth per step in one unbroken stretch, 0.0 where it is not steady, None with one step.
-
-    Differences over the edge of two entries into a loop are left out: between them runs other
-    code.
-    """
-    pairs = [
-        value(later) - value(earlier)
-        for earlier, later in pairwise(steps)
-        if earlier.extent == later.extent or earlier.unit != ITERATION
-    ]
-    differences = pairs[WARM_UP:] if len(pairs) >= WARM_UP + 1 else pairs
-    if not differences:
-        return None
-    rising = sum(difference >= least for difference in differences)
-    return float(median(differences)) if rising >= GROWTH_SHARE * len(differences) else 0.0
-
-
-def main_steps(run: Run) -> tuple[Step, ...]:
-    """The steps of the optimizer that attempted most of them: growth is from one to the next."""
-    attempts = Counter(step.optimizer for step in run.steps)
-    if not attempts:
-        return ()
-    main = max(attempts, key=lambda ordinal: (attempts[ordinal], -ordinal))
-    return tuple(step for step in run.steps if step.optimizer == main)
-
-
-def by_optimizer(before: Run, after: Run) -> list[tuple[tuple[Step, ...], tuple[Step, ...]]]:
-    """The steps of each optimizer that stepped in both runs."""
-    ordinals = sorted({s.optimizer for s in before.steps} & {s.optimizer for s in after.steps})
-    return [
-        (
-            tuple(s for s in before.steps if s.optimizer == ordinal),
-            tuple(s for s in after.steps if s.optimizer == ordinal),
-        )
-        for ordinal in ordinals
-    ]
-
-
-def differs(one: float, other: float, share: float = NORM_SHARE) -> bool:
-    if math.isnan(one) or math.isnan(other) or math.isinf(one) or math.isinf(other):
-        return repr(one) != repr(other)
-    return abs(one - other) > share * max(abs(one), abs(other))
-
-
-def taken(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """Attempts that the gradient scaler did not skip."""
-    return tuple(step for step in steps if not step.skipped and step.gradient_norm is not None)
-
-
-def per_optimizer(
-    judge: Callable[[tuple[Step, ...], tuple[Step, ...]], Verdict],
-) -> Callable[[Run, Run], Verdict]:
-    """Judges each optimizer by itself: one that confirms is enough, one that refutes comes next."""
-
-    def judged(before: Run, after: Run) -> Verdict:
-        verdicts = [judge(*pair) for pair in by_optimizer(before, after)]
-        return strongest(verdicts) or Verdict(NOT_MEASURED, "no optimizer steps in both runs")
-
-    return judged
-
-
-# -- judges, one a claim
-
-
-def peak_falls(before: Run, after: Run) -> Verdict:
-    claim = Claim.PEAK_FALLS
-    one = max(step.requested_peak for step in warm(before.steps))
-    other = max(step.requested_peak for step in warm(after.steps))
-    change = one - other
-    if abs(change) < PEAK_BYTES or abs(change) < PEAK_SHARE * max(one, other):
-        return Verdict(NO_EFFECT, f"the peak of device bytes stays at {size(other)}", claim)
-    share = f"{abs(change) / one:.0%}" if one else "from nothing"
-    if change > 0:
-        reason = f"the peak of device bytes falls by {share}, from {size(one)} to {size(other)}"
-        return Verdict(CONFIRMED, reason, claim)
-    reason = f"the peak of device bytes rises from {size(one)} to {size(other)}"
-    return Verdict(REFUTED, reason, claim)
-
-
-def growth_stops(before: Run, after: Run) -> Verdict:
-    one = growth(main_steps(before), lambda step: step.requested, GROWTH_BYTES)
-    other = growth(main_steps(after), lambda step: step.requested, GROWTH_BYTES)
-    return stops(one, other, Claim.GROWTH_STOPS, "device bytes", size)
-
-
-def nodes_stop(before: Run, after: Run) -> Verdict:
-    one = growth(main_steps(before), lambda step: step.nodes, GROWTH_NODES)
-    other = growth(main_steps(after), lambda step: step.nodes, GROWTH_NODES)
-    return stops(one, other, Claim.NODES_STOP, "live autograd nodes", lambda value: f"{value:g}")
-
-
-def stops(
-    one: float | None, other: float | None, claim: Claim, what: str, show: Callable[[float], str]
-) -> Verdict:
-    if one is None or other is None:
-        return Verdict(NOT_MEASURED, "growth needs at least two steps in a row", claim)
-    if one and not other:
-        reason = f"{what} grow by {show(one)} a step before and not at all after"
-        return Verdict(CONFIRMED, reason, claim)
-    if other and not one:
-        return Verdict(REFUTED, f"{what} grow by {show(other)} a step only after the fix", claim)
-    if not one:
-        return Verdict(NO_EFFECT, f"{what} do not grow before or after", claim)
-    return Verdict(
-        NO_EFFECT, f"{what} grow by {show(other or 0.0)} a step after the fix too", claim
-    )
-
-
-def comparable(before: tuple[Step, ...], after: tuple[Step, ...]) -> tuple[Step, Step] | None:
-    """The first step taken by both from the same parameters."""
-    for one, other in zip(before, after, strict=False):
-        if not one.skipped and not other.skipped:
-            if one.gradient_norm is None or other.gradient_norm is None:
-                return None
-            return one, other
-        if one.skipped != other.skipped:
-            return None  # one of them has moved
-    return None
-
-
-def gradient_shrinks(before: tuple[Step, ...], after: tuple[Step, ...]) -> Verdict:
-    claim = Claim.GRADIENT_SHRINKS
-    pair = comparable(before, after)
-    if pair is None:
-        return Verdict(NOT_MEASURED, "no step was taken from the same parameters in both", claim)
-    first, last = (
-        step.raw_norm if step.raw_norm is not None else step.gradient_norm or 0.0 for step in pair
-    )
-    passes = pair[0].held
-    if not differs(first, last):
-        return Verdict(NO_EFFECT, f"the gradient norm stays at {last:.4g}", claim)
-    if not last or not first or not math.isfinite(first / last):
-        return Verdict(NOT_MEASURED, "the gradient is zero or not finite", claim)
-    ratio = first / last
-    if passes > 1 and abs(ratio - passes) <= NORM_SHARE * passes:
-        reason = f"the gradient norm falls {ratio:.3g} times ({first:.4g} to {last:.4g}): "
-        return Verdict(CONFIRMED, reason + f"{passes} backward passes make a step", claim)
-    return Verdict(
-        REFUTED,
-        f"the gradient norm goes from {first:.4g} to {last:.4g}, not to 1/{passes} of it",
-        claim,
-    )
-
-
-def parameters_move(before: tuple[Step, ...], after: tuple[Step, ...]) -> Verdict:
-    claim = Claim.PARAMETERS_MOVE
-    one = [step.update_norm or 0.0 for step in taken(before)]
-    other = [step.update_norm or 0.0 for step in taken(after)]
-    if not one or not other:
-        return Verdict(NOT_MEASURED, "every step was skipped by the gradient scaler", claim)
-    still, moving = not any(one), all(value > 0 for value in other)
-    if still and moving:
-        reason = f"no parameter moves before; after, a step moves them by {median(other):.3g}"
-        return Verdict(CONFIRMED, reason, claim)
-    if any(one) and not any(other):
-        return Verdict(REFUTED, "the parameters move only before the fix", claim)
-    if still:
-        return Verdict(NO_EFFECT, "no parameter moves before or after", claim)
-    return Verdict(NO_EFFECT, "the parameters move before the fix too", claim)
-
-
-def gradient_whole(before: tuple[Step, ...], after: tuple[Step, ...]) -> Verdict:
-    claim = Claim.GRADIENT_WHOLE
-    one, other = taken(before), taken(after)
-    if not one or not other:
-        return Verdict(NOT_MEASURED, "every step was skipped by the gradient scaler", claim)
-    lost_before, lost_after = lost(one), lost(other)
-    if lost_before and not lost_after:
-        held, made = one[0].held, one[0].backwards
-        reason = f"a step sees {held} of {made} backward passes before and all of them after"
-        return Verdict(CONFIRMED, reason, claim)
-    if lost_after and not lost_before:
-        held, made = other[0].held, other[0].backwards
-        return Verdict(REFUTED, f"a step sees only {held} of {made} backward passes after", claim)
-    same = "some are lost" if lost_after else "every step sees all its backward passes"
-    return Verdict(NO_EFFECT, f"{same} before and after", claim)
-
-
-def lost(steps: tuple[Step, ...]) -> bool:
-    return any(step.held < step.backwards for step in steps)
-
-
-def gradient_stops_growing(before: tuple[Step, ...], after: tuple[Step, ...]) -> Verdict:
-    claim = Claim.GRADIENT_STOPS_GROWING
-    one, other = taken(before), taken(after)
-    if len(one) < 2 or len(other) < 2:
-        return Verdict(NOT_MEASURED, "growth needs at least two steps", claim)
-    piles_before, piles_after = piles_up(one), piles_up(other)
-    if piles_before == piles_after:
-        again = "piles up before and after" if piles_after else "is fresh before and after"
-        return Verdict(NO_EFFECT, f"the gradient at the step {again}", claim)
-    if piles_after:
-        reason = f"after the fix a step sees the gradients of up to {other[-1].held} passes"
-        return Verdict(REFUTED, reason, claim)
-    first, last = one[-1].gradient_norm or 0.0, other[-1].gradient_norm or 0.0
-    if not differs(first, last):
-        return Verdict(NO_EFFECT, f"the gradient norm stays at {last:.4g}", claim)
-    reason = (
-        f"step {len(one)} sees the gradients of {one[-1].held} backward passes before (norm "
-        f"{first:.4g}) and of {other[-1].held} after (norm {last:.4g})"
-    )
-    return Verdict(CONFIRMED, reason, claim)
-
-
-def piles_up(steps: tuple[Step, ...]) -> bool:
-    """Whether every step sees more backward passes than it made, and more than the one before."""
-    rising = all(later.held > earlier.held for earlier, later in pairwise(steps))
-    return rising and all(step.held > step.backwards for step in steps[1:])
-
-
-def norm_bounded(before: tuple[Step, ...], after: tuple[Step, ...]) -> Verdict:
-    claim = Claim.NORM_BOUNDED
-    bounds = [s.max_norm for s in (*after, *before) if s.max_norm is not None]
-    if not bounds:
-        return Verdict(NOT_MEASURED, "no call that clips gradients was seen", claim)
-    bound = bounds[0]
-    one, other = largest(before), largest(after)
-    if one is None or other is None:
-        return Verdict(NOT_MEASURED, "every step was skipped by the gradient scaler", claim)
-    over_before, over_after = exceeds(one, bound), exceeds(other, bound)
-    if over_before and not over_after:
-        reason = f"with max_norm {bound:g} the gradient norm at the step reaches {one:.4g} before"
-        return Verdict(CONFIRMED, f"{reason} and {other:.4g} after", claim)
-    if over_after and not over_before:
-        return Verdict(REFUTED, f"the norm {other:.4g} exceeds max_norm {bound:g} after", claim)
-    if over_before:
-        return Verdict(NO_EFFECT, f"the norm exceeds max_norm {bound:g} before and after", claim)
-    return Verdict(NO_EFFECT, f"the norm never exceeds max_norm {bound:g}", claim)
-
-
-def largest(steps: tuple[Step, ...]) -> float | None:
-    norms = [
-        step.bounded_norm if step.bounded_norm is not None else step.gradient_norm
-        for step in taken(steps)
-    ]
-    return max((norm for norm in norms if norm is not None), default=None)
-
-
-def exceeds(norm: float, bound: float) -> bool:
-    return math.isnan(norm) or norm > bound * (1 + BOUND_SHARE)
-
-
-def gradient_restored(before: tuple[Step, ...], after: tuple[Step, ...]) -> Verdict:
-    claim = Claim.GRADIENT_RESTORED
-    one, other = shares_of_truth(before), shares_of_truth(after)
-    if not one or not other:
-        return Verdict(NOT_MEASURED, "no clipped step was taken", claim)
-    wrong_before = median(one) < 1 / WRONG_FACTOR
-    wrong_after = median(other) < 1 / WRONG_FACTOR
-    if wrong_before and all(abs(share - 1) <= NORM_SHARE for share in other):
-        norms = [median(s.gradient_norm or 0.0 for s in taken(steps)) for steps in (before, after)]
-        reason = f"the gradient norm at the step rises from {norms[0]:.3g} to {norms[1]:.3g}"
-        return Verdict(CONFIRMED, f"{reason}, what clipping should have left", claim)
-    if wrong_after and not wrong_before:
-        return Verdict(REFUTED, "the gradient is too small only after the fix", claim)
-    same = "too small" if wrong_before else "what clipping should leave"
-    return Verdict(NO_EFFECT, f"the gradient norm at the step is {same} before and after", claim)
-
-
-def shares_of_truth(steps: tuple[Step, ...]) -> list[float]:
-    """The gradient norm that an optimizer used, over the one that clipping should have left."""
-    shares = []
-    for step in taken(steps):
-        if step.raw_norm is None or step.max_norm is None or step.bounded_norm is None:
-            continue
-        truth = min(step.raw_norm, step.max_norm)
-        if truth > 0 and math.isfinite(truth):
-            shares.append(step.bounded_norm / truth)
-    return shares
-
-
-def update_restored(before: tuple[Step, ...], after: tuple[Step, ...]) -> Verdict:
-    claim = Claim.UPDATE_RESTORED
-    one, other = taken(before), taken(after)
-    if not one or not other:
-        return Verdict(NOT_MEASURED, "every step was skipped by the gradient scaler", claim)
-    wrong_before, wrong_after = scaled(one), scaled(other)
-    if wrong_after and not wrong_before:
-        return Verdict(REFUTED, "the optimizer uses scaled gradients only after the fix", claim)
-    if wrong_before == wrong_after:
-        same = "scaled" if wrong_before else "true"
-        return Verdict(NO_EFFECT, f"the optimizer uses {same} gradients before and after", claim)
-    first = next(step for step in one if off(step.scale_left)).update_norm or 0.0
-    last = other[0].update_norm or 0.0
-    ratio = first / last if last else math.inf
-    if not off(ratio):
-        return Verdict(NO_EFFECT, f"the parameter update stays at {last:.3g}", claim)
-    reason = f"an update moves the parameters by {first:.3g} before and by {last:.3g} after"
-    left = one[0].scale_left
-    return Verdict(CONFIRMED, f"{reason}: a scale of {left:g} was left in the gradients", claim)
-
-
-def scaled(steps: tuple[Step, ...]) -> bool:
-    return any(off(step.scale_left) for step in steps)
-
-
-def off(factor: float) -> bool:
-    return not 1 / WRONG_FACTOR < factor < WRONG_FACTOR
-
-
-def size(value: float) -> str:
-    """Bytes in binary units with the unit."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(value) < 1024 or unit == "GiB":
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.2f} {unit}"
-        value /= 1024
-    raise AssertionError("unreachable")
-
-
-JUDGES: dict[Claim, Callable[[Run, Run], Verdict]] = {
-    Claim.PEAK_FALLS: peak_falls,
-    Claim.GROWTH_STOPS: growth_stops,
-    Claim.NODES_STOP: nodes_stop,
-    Claim.GRADIENT_SHRINKS: per_optimizer(gradient_shrinks),
-    Claim.GRADIENT_WHOLE: per_optimizer(gradient_whole),
-    Claim.GRADIENT_STOPS_GROWING: per_optimizer(gradient_stops_growing),
-    Claim.GRADIENT_RESTORED: per_optimizer(gradient_restored),
-    Claim.NORM_BOUNDED: per_optimizer(norm_bounded),
-    Claim.PARAMETERS_MOVE: per_optimizer(parameters_move),
-    Claim.UPDATE_RESTORED: per_optimizer(update_restored),
-}
-
-
-def summarise(run: Run) -> Summary:
-    if not run.steps:
+def summarise(run: Run, optimizer: int | None = None) -> Summary:
+    """The numbers to show; norms and growth are of the main optimizer or the one that is named."""
+    own = tuple(step for step in run.steps if step.optimizer == optimizer) or main_steps(run)
+    if not own:
         return Summary()
-    steps = warm(run.steps)
+    steps = warm(own)
     norms = [s.gradient_norm for s in taken(steps) if s.gradient_norm is not None]
     updates = [s.update_norm for s in taken(steps) if s.update_norm is not None]
     losses = [s.loss for s in steps if s.loss is not None]
     return Summary(
-        peak=max(step.allocated_peak for step in steps),
-        growth=growth(main_steps(run), lambda step: step.requested, GROWTH_BYTES),
+        peak=max(step.allocated_peak for step in warm(run.steps)),
+        growth=growth(own, lambda step: step.requested, GROWTH_BYTES),
         nodes=steps[-1].nodes,
-        node_growth=growth(main_steps(run), lambda step: step.nodes, GROWTH_NODES),
+        node_growth=growth(own, lambda step: step.nodes, GROWTH_NODES),
         host=steps[-1].host,
-        host_growth=growth(main_steps(run), lambda step: step.host, GROWTH_HOST),
+        host_growth=growth(own, lambda step: step.host, GROWTH_HOST),
         gradient_norm=median(norms) if norms else None,
         update_norm=median(updates) if updates else None,
         loss=median(losses) if losses else None,

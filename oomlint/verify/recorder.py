@@ -17,52 +17,9 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from oomlint.verify.gradients import Clipping, Follower, copied, gradient_norm, update_norm
 from oomlint.verify.meters import Meter, live_nodes
 from oomlint.verify.record import ITERATION, OPTIMIZER, Step
-
-
-class Follower:
-    """What is known of one optimizer's gradients between its attempts to step."""
-
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self.optimizer = weakref.ref(optimizer)
-        self.ordinal = -1
-        self.attempts = 0
-        self.backwards = 0
-        self.held = 0
-        self.scale_left = 1.0
-        self.before: list[torch.Tensor] = []
-        self.pending: dict[str, Any] = {}
-
-    def parameters(self) -> list[torch.Tensor]:
-        optimizer = self.optimizer()
-        if optimizer is None:
-            return []
-        return [p for group in optimizer.param_groups for p in group["params"]]
-
-    def empty(self) -> bool:
-        """Whether nothing of any backward pass is left in the gradients."""
-        for parameter in self.parameters():
-            gradient = parameter.grad
-            if gradient is not None and bool(values(gradient).any()):
-                return False
-        return True
-
-    def forget_if_empty(self) -> None:
-        if self.held and self.empty():
-            self.held, self.scale_left = 0, 1.0
-
-
-class Clipping:
-    """The last call that bounded gradients: over which parameters, by what."""
-
-    def __init__(self, parameters: list[torch.Tensor], bound: float, norm_type: float) -> None:
-        self.parameters = [weakref.ref(p) for p in parameters]
-        self.bound, self.norm_type = bound, norm_type
-
-    def norm(self) -> float:
-        alive = [p for p in (ref() for ref in self.parameters) if p is not None]
-        return gradient_norm(alive, self.norm_type)
 
 
 class Recorder:
@@ -74,7 +31,8 @@ class Recorder:
         wanted: int,
         emit: Callable[[Step], None],
         stop: Callable[[], None],
-        bounded: bool,
+        bounded: bool = False,
+        iterations: bool = True,
     ) -> None:
         self.meter, self.wanted, self.emit, self.stop = meter, wanted, emit, stop
         self.process, self.thread = os.getpid(), threading.get_ident()
@@ -86,13 +44,12 @@ class Recorder:
         self.scale = 1.0
         self.losses: list[float] = []
         self.true_loss: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
-        self.clipping: Clipping | None = None
-        self.raw_norm: float | None = None
         # With a region, steps count from its first entry on.
         self.open = not bounded
         self.depth = 0
         self.extent = 0
-        self.training = not bounded
+        # Steps are the optimizer's where one is at work in the region, else its iterations.
+        self.training = not bounded or not iterations
         self.iterations = 0
         self.fresh = True
         self.moment = time.perf_counter()
@@ -196,8 +153,7 @@ class Recorder:
         if pending is not None:  # a fused step divides inside its kernel
             divisor = float(pending)
             left /= divisor
-        clip = self.clipping
-        raw = self.raw_norm
+        clip = follower.clipping
         return {
             "gradient_norm": gradient_norm(follower.parameters()) / divisor,
             "backwards": follower.backwards,
@@ -206,7 +162,7 @@ class Recorder:
             "max_norm": clip.bound if clip else None,
             "norm_type": clip.norm_type if clip else None,
             "bounded_norm": clip.norm() / divisor if clip else None,
-            "raw_norm": raw,
+            "raw_norm": follower.raw_norm,
         }
 
     def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -241,11 +197,19 @@ class Recorder:
         follower.attempts += 1
         losses, self.losses = self.losses, []
         loss = math.fsum(losses) / len(losses) if losses else None
-        self.record(OPTIMIZER, {**seen, "optimizer": follower.ordinal, "loss": loss})
+        if self.depth:
+            self.training = follower.reached = True
+        if self.counts(follower):
+            self.record(OPTIMIZER, {**seen, "optimizer": follower.ordinal, "loss": loss})
         follower.backwards = 0
-        self.raw_norm = None
-        if self.training and follower.attempts >= self.wanted:
+        follower.raw_norm = None
+        if self.counts(follower) and follower.attempts >= self.wanted:
             self.stop()
+
+    def counts(self, follower: Follower) -> bool:
+        """Whether this optimizer is one of those that the region trains."""
+        known = any(other.reached for other in self.followers.values())
+        return self.training and (follower.reached or not known)
 
     # -- backward passes, scaling, clipping
 
@@ -269,6 +233,7 @@ class Recorder:
                 if not follower.empty():
                     follower.backwards += 1
                     follower.held += 1
+                    follower.reached = follower.reached or self.depth > 0
                     if self.scaled:
                         follower.scale_left = self.scale
         return result
@@ -316,29 +281,27 @@ class Recorder:
         self, original: Any, parameters: Any, max_norm: Any, norm_type: Any = 2.0, *a: Any, **k: Any
     ) -> Any:
         listed = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-        left = self.scale_of(listed)
         result = original(listed, max_norm, norm_type, *a, **k)
         with self.meter.paused(), torch.no_grad():
-            self.clipping = Clipping(listed, float(max_norm), float(norm_type))
-            self.raw_norm = float(result) / left
+            self.note_clipping(Clipping(listed, float(max_norm), float(norm_type)), float(result))
         return result
 
     def around_clip_value(
         self, original: Any, parameters: Any, clip_value: Any, *a: Any, **k: Any
     ) -> Any:
         listed = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-        left = self.scale_of(listed)
         with self.meter.paused(), torch.no_grad():
-            self.raw_norm = gradient_norm(listed, math.inf) / left
+            largest = gradient_norm(listed, math.inf)
         original(listed, clip_value, *a, **k)
-        self.clipping = Clipping(listed, float(clip_value), math.inf)
+        self.note_clipping(Clipping(listed, float(clip_value), math.inf), largest)
 
-    def scale_of(self, parameters: list[torch.Tensor]) -> float:
-        """The scale in these parameters' gradients, by the optimizer that holds the first."""
+    def note_clipping(self, clipping: Clipping, norm: float) -> None:
+        """Tells the optimizers that share these parameters; `norm` is the one before clipping."""
+        clipped = clipping.identities()
         for follower in self.alive():
-            if parameters and any(p is parameters[0] for p in follower.parameters()):
-                return follower.scale_left
-        return 1.0
+            if any(id(parameter) in clipped for parameter in follower.parameters()):
+                follower.clipping = clipping
+                follower.raw_norm = norm / follower.scale_left
 
     # -- records
 
@@ -366,35 +329,3 @@ class Recorder:
         )
         self.emit(step)
         self.start()
-
-
-def values(gradient: torch.Tensor) -> torch.Tensor:
-    gradient = gradient.detach()
-    return gradient.coalesce().values() if gradient.is_sparse else gradient
-
-
-def gradient_norm(parameters: list[torch.Tensor], norm_type: float = 2.0) -> float:
-    """The norm over all gradients, summed in double precision; 0.0 where there are none."""
-    norms = [
-        float(torch.linalg.vector_norm(values(p.grad).float(), norm_type))
-        for p in parameters
-        if p.grad is not None
-    ]
-    if any(math.isnan(norm) for norm in norms):
-        return math.nan
-    if math.isinf(norm_type):
-        return max(norms, default=0.0)
-    return float(math.fsum(norm**norm_type for norm in norms) ** (1 / norm_type))
-
-
-def copied(parameter: torch.Tensor) -> torch.Tensor:
-    plain = parameter.detach()
-    return plain.cpu() if plain.is_cuda and torch.version.cuda else plain.clone()
-
-
-def update_norm(after: list[torch.Tensor], before: list[torch.Tensor]) -> float:
-    total = 0.0
-    for now, then in zip(after, before, strict=False):
-        moved = float(torch.linalg.vector_norm((copied(now) - then).float()))
-        total += moved * moved
-    return math.sqrt(total)

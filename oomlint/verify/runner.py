@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,12 +55,13 @@ def run_text(
     region: Region | None,
     limits: Limits,
     folder: Path,
+    iterations: bool = True,
     quiet_stdout: bool = False,
-    watch: Callable[[], None] | None = None,
 ) -> Run:
     """Runs `text` in place of `script` and returns what was measured.
 
     `folder` is an empty temporary folder for this run; nothing is written beside the script.
+    `iterations` allows the region's iterations to be the steps where nothing is trained in it.
     With `quiet_stdout` the child's standard output goes to standard error.
     """
     copy, out, order_path = folder / "text.py", folder / "record.jsonl", folder / "order.json"
@@ -77,10 +77,11 @@ def run_text(
         capacity=limits.capacity,
         writes=limits.writes,
         region=region,
+        iterations=iterations,
     )
     write_order(order_path, order)
     command = [limits.python, "-c", BOOT, PACKAGE_ROOT, str(order_path)]
-    ending = supervise(command, folder, limits, quiet_stdout, watch)
+    ending = supervise(command, folder, limits, quiet_stdout)
     head, steps, own = record.load(out)
     unit = chosen_unit(steps)
     return Run(
@@ -102,7 +103,6 @@ def supervise(
     folder: Path,
     limits: Limits,
     quiet_stdout: bool,
-    watch: Callable[[], None] | None,
 ) -> Ending | None:
     """Waits for a child; the ending that only a parent can know, or None where it has its own."""
     temporary = folder / "tmp"
@@ -122,18 +122,14 @@ def supervise(
         start_new_session=True,
     )
     try:
-        return wait(child, limits, watch)
+        return wait(child, limits)
     finally:
         end_session(child)
 
 
-def wait(
-    child: subprocess.Popen[bytes], limits: Limits, watch: Callable[[], None] | None
-) -> Ending | None:
+def wait(child: subprocess.Popen[bytes], limits: Limits) -> Ending | None:
     deadline = time.monotonic() + limits.timeout
     while child.poll() is None:
-        if watch is not None:
-            watch()
         if time.monotonic() > deadline:
             return Ending(record.TIMED_OUT, f"did not come to an end within {limits.timeout:g} s")
         used, processes = session_usage(child.pid)

@@ -7,16 +7,13 @@ from dataclasses import asdict
 from typing import Any
 
 from oomlint.verify import Measured, Report
+from oomlint.verify.claims import CONFIRMED, NO_EFFECT, NOT_MEASURED, REFUTED
 from oomlint.verify.compare import (
-    CONFIRMED,
-    NO_EFFECT,
-    NOT_MEASURED,
-    REFUTED,
     Summary,
-    size,
     summarise,
 )
 from oomlint.verify.record import Run, plain
+from oomlint.verify.series import size
 
 FORMAT_VERSION = 1
 STYLES = {CONFIRMED: "green", NO_EFFECT: "yellow", REFUTED: "red", NOT_MEASURED: "magenta"}
@@ -111,7 +108,7 @@ def draw(report: Report, *, terminal: bool, color: bool, width: int | None) -> s
             table.add_row(where, "", "", verdict, end_section=True)
             continue
         table.add_row(where, steps_of(found.before), steps_of(found.after), verdict)
-        rows = list(lines(summarise(found.before), summarise(found.after)))
+        rows = list(lines(*(summarise(run, measured.verdict.optimizer) for run in found.runs)))
         for number, (name, first, last) in enumerate(rows, 1):
             table.add_row(f"  {name}", first, last, "", end_section=number == len(rows))
     console.print(title(report))
@@ -157,12 +154,13 @@ def result_document(measured: Measured) -> dict[str, Any]:
         "verdict": verdict.kind,
         "reason": verdict.reason,
         "claim": verdict.claim.value if verdict.claim else None,
-        "before": run_document(found.before) if found else None,
-        "after": run_document(found.after) if found else None,
+        "optimizer": verdict.optimizer,
+        "before": run_document(found.before, verdict.optimizer) if found else None,
+        "after": run_document(found.after, verdict.optimizer) if found else None,
     }
 
 
-def run_document(run: Run) -> dict[str, Any]:
-    values = plain({**asdict(run), "summary": asdict(summarise(run))})
+def run_document(run: Run, optimizer: int | None) -> dict[str, Any]:
+    values = plain({**asdict(run), "summary": asdict(summarise(run, optimizer))})
     assert isinstance(values, dict)
     return values
