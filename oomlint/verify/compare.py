@@ -18,9 +18,9 @@ from oomlint.verify.claims import (
 from oomlint.verify.record import FINISHED, RAISED, STOPPED, Ending, Run
 from oomlint.verify.series import (
     GROWTH_BYTES,
-    GROWTH_HOST,
     GROWTH_NODES,
     growth,
+    host_growth,
     main_steps,
     taken,
     warm,
@@ -41,6 +41,7 @@ class Summary:
     host: int | None = None
     host_growth: float | None = None
     gradient_norm: float | None = None
+    raw_norm: float | None = None
     update_norm: float | None = None
     loss: float | None = None
 
@@ -110,6 +111,7 @@ def summarise(run: Run, optimizer: int | None = None) -> Summary:
         return Summary()
     steps = warm(own)
     norms = [s.gradient_norm for s in taken(steps) if s.gradient_norm is not None]
+    raw = [s.raw_norm for s in taken(steps) if s.raw_norm is not None]
     updates = [s.update_norm for s in taken(steps) if s.update_norm is not None]
     losses = [s.loss for s in steps if s.loss is not None]
     return Summary(
@@ -118,8 +120,9 @@ def summarise(run: Run, optimizer: int | None = None) -> Summary:
         nodes=steps[-1].nodes,
         node_growth=growth(own, lambda step: step.nodes, GROWTH_NODES),
         host=steps[-1].host,
-        host_growth=growth(own, lambda step: step.host, GROWTH_HOST),
+        host_growth=host_growth(own),
         gradient_norm=median(norms) if norms else None,
+        raw_norm=median(raw) if raw else None,
         update_norm=median(updates) if updates else None,
         loss=median(losses) if losses else None,
     )

@@ -63,7 +63,6 @@ class Recorder:
         self.wrap(torch.amp.GradScaler, "scale", self.around_scale)
         self.wrap(torch.amp.GradScaler, "unscale_", self.around_unscale)
         self.wrap(torch.amp.GradScaler, "step", self.around_scaler_step)
-        self.wrap(torch.Tensor, "backward", self.around_tensor_backward)
         self.wrap(torch.autograd, "backward", self.around_backward)
         for module in (torch.nn.utils, torch.nn.utils.clip_grad):
             self.wrap(module, "clip_grad_norm_", self.around_clip_norm)
@@ -135,14 +134,28 @@ class Recorder:
         original(optimizer, *args, **kw)
         self.follower(optimizer)
 
-    def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
+        """Returns other arguments where a closure is to be watched, as torch's hooks may."""
         if not self.here() or not self.open or self.inside is not None:
-            return
+            return None
         self.inside = optimizer
         follower = self.follower(optimizer)
         with self.meter.paused(), torch.no_grad():
             follower.pending = self.look(follower, optimizer)
             follower.before = [copied(p) for p in follower.parameters()]
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if not callable(closure):
+            return None
+
+        def watched() -> Any:
+            result = closure()
+            with self.meter.paused(), torch.no_grad():
+                follower.pending = self.look(follower, optimizer)
+            return result
+
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": watched}
+        return (args[0], watched, *args[2:]), kwargs
 
     def look(self, follower: Follower, optimizer: Any) -> dict[str, Any]:
         """What the optimizer is about to use."""
@@ -213,14 +226,9 @@ class Recorder:
 
     # -- backward passes, scaling, clipping
 
-    def around_tensor_backward(self, original: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        self.note_loss(tensor)
-        return original(tensor, *args, **kwargs)
-
     def around_backward(self, original: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(tensors, (list, tuple)):
-            for tensor in tensors:
-                self.note_loss(tensor)
+        for tensor in tensors if isinstance(tensors, (list, tuple)) else (tensors,):
+            self.note_loss(tensor)
         with self.meter.paused(), torch.no_grad():
             for follower in self.alive():
                 follower.forget_if_empty()

@@ -16,8 +16,9 @@ WARM_UP = 2
 PEAK_SHARE, PEAK_BYTES = 0.02, 4096
 # Growth: at least half a block or half a node a step, in at least three of four steps.
 GROWTH_BYTES, GROWTH_NODES, GROWTH_SHARE = 256, 0.5, 0.75
-# Host memory comes from the system in pages and pools; less than this a step says nothing.
-GROWTH_HOST = 64 * 1024
+# Host memory comes in pages and pools: its growth is a number only where at least three steps
+# after the warm-up rise by at least 64 KiB each and by about the same.
+GROWTH_HOST, HOST_STEPS, HOST_SPREAD = 64 * 1024, 3, 2.0
 # Norms: sums in another order, reduced precision and CUDA's atomics stay well inside 5 %.
 NORM_SHARE = 0.05
 # A bound is respected up to the rounding of the division that enforces it.
@@ -32,21 +33,36 @@ def warm(steps: tuple[Step, ...]) -> tuple[Step, ...]:
 
 
 def growth(steps: tuple[Step, ...], value: Callable[[Step], float], least: float) -> float | None:
-    """Growth per step in one unbroken stretch, 0.0 where it is not steady, None with one step.
+    """Growth per step, 0.0 where it is not steady, None where no two steps follow each other."""
+    differences = rises(steps, value)
+    if not differences:
+        return None
+    rising = sum(difference >= least for difference in differences)
+    return float(median(differences)) if rising >= GROWTH_SHARE * len(differences) else 0.0
 
-    Differences over the edge of two entries into a loop are left out: between them runs other
-    code.
+
+def host_growth(steps: tuple[Step, ...]) -> float | None:
+    """Growth of host memory per step, 0.0 where it is not even, None with too few steps."""
+    differences = rises(steps, lambda step: step.host)
+    if len(differences) < HOST_STEPS:
+        return None
+    least, most = min(differences), max(differences)
+    if least < GROWTH_HOST or most > HOST_SPREAD * least:
+        return 0.0
+    return float(median(differences))
+
+
+def rises(steps: tuple[Step, ...], value: Callable[[Step], float]) -> list[float]:
+    """Differences from step to step after the warm-up.
+
+    Those over the edge of two entries into a loop are left out: other code runs between them.
     """
     pairs = [
         value(later) - value(earlier)
         for earlier, later in pairwise(steps)
         if earlier.extent == later.extent or earlier.unit != ITERATION
     ]
-    differences = pairs[WARM_UP:] if len(pairs) >= WARM_UP + 1 else pairs
-    if not differences:
-        return None
-    rising = sum(difference >= least for difference in differences)
-    return float(median(differences)) if rising >= GROWTH_SHARE * len(differences) else 0.0
+    return pairs[WARM_UP:] if len(pairs) >= WARM_UP + 1 else pairs
 
 
 def main_steps(run: Run) -> tuple[Step, ...]:

@@ -55,6 +55,9 @@ def lines(one: Summary, other: Summary) -> Iterator[tuple[str, str, str]]:
     def count(value: float) -> str:
         return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
 
+    def rough(value: float) -> str:
+        return f"{value / 1024**2:,.0f} MiB"
+
     def norm(value: float) -> str:
         return f"{value:.4g}"
 
@@ -62,8 +65,10 @@ def lines(one: Summary, other: Summary) -> Iterator[tuple[str, str, str]]:
     yield row("device bytes, growth a step", one.growth, other.growth, size)
     yield row("autograd nodes alive", one.nodes, other.nodes, count)
     yield row("autograd nodes, growth a step", one.node_growth, other.node_growth, count)
-    yield row("host memory", one.host, other.host, size)
+    yield row("host memory", one.host, other.host, rough)
     yield row("host memory, growth a step", one.host_growth, other.host_growth, size)
+    if one.raw_norm is not None or other.raw_norm is not None:
+        yield row("gradient norm before clipping", one.raw_norm, other.raw_norm, norm)
     yield row("gradient norm at the step", one.gradient_norm, other.gradient_norm, norm)
     yield row("parameter update norm", one.update_norm, other.update_norm, norm)
     yield row("loss", one.loss, other.loss, norm)
