@@ -59,7 +59,10 @@ class EvalWithoutNoGrad(Rule):
     code = "OOM101"
     name = "eval-without-no-grad"
     severity = Severity.WARNING
-    tokens = (("torch", "lightning", "accelerate"), ("eval(", "train(", ".step("))
+    tokens = (
+        ("torch", "lightning", "accelerate"),
+        (".eval()", ".train(False", ".train(mode=False", "env.step", "envs.step", "environment.step"),
+    )
     claims = (Claim.PEAK_FALLS, Claim.GROWTH_STOPS)
 
     def check(self, model: Model) -> Iterator[Finding]:

@@ -67,7 +67,7 @@ class RetainedLoss(Rule):
     code = "OOM102"
     name = "retained-loss"
     severity = Severity.WARNING
-    tokens = (("+", "append", "extend", "update", "add", "(", "["), ("backward", "step", "loss"))
+    tokens = (("backward",), ("+", "append", "extend", "add", "insert"))
     claims = (Claim.NODES_STOP, Claim.GROWTH_STOPS)
 
     def check(self, model: Model) -> Iterator[Finding]:

@@ -63,7 +63,7 @@ class ClipMisplaced(Rule):
     code = "OOM204"
     name = "clip-misplaced"
     severity = Severity.ERROR
-    tokens = (("clip",), ("step",))
+    tokens = (("clip",), ("step",), ("backward",))
     claims = (Claim.NORM_BOUNDED,)
 
     def check(self, model: Model) -> Iterator[Finding]:

@@ -31,7 +31,7 @@ def call_sites(scope: Project, function: Function) -> Iterator[tuple[Module, ast
         read += 1
         if read > MAX_FILES:
             return
-        module = project.load(path)
+        module = project.load_whole(path)
         if module is None:
             continue
         for node in ast.walk(module.tree):

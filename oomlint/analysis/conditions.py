@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from oomlint.analysis import knowledge
 from oomlint.analysis.evaluation import evaluate, shortened
-from oomlint.analysis.modules import Function, Module
+from oomlint.analysis.modules import Function, LazyModule, Module
 from oomlint.analysis.state import Kind, World
 from oomlint.analysis.values import (
     Callable,
@@ -331,7 +331,15 @@ def eventful_names(module: Module) -> frozenset[str]:
     known: frozenset[str] | None = module.__dict__.get("eventful_names")
     if known is not None:
         return known
-    words = {"backward", "zero_grad", "unscale_", "manual_backward", "first_step", "unscale_gradients"}
+    words = frozenset(
+        "backward zero_grad unscale_ manual_backward first_step unscale_gradients".split()
+    )
+    if isinstance(module, LazyModule):
+        from oomlint.analysis.outline import eventful_by_text
+
+        found = eventful_by_text(module.source.text, words)
+        module.__dict__["eventful_names"] = found
+        return found
     names = {f.name for f in module.all_functions if f.words & words or is_stepping(f)}
     names.discard("__init__")
     changed = True

@@ -63,10 +63,12 @@ def lookup(world: World, frame: Frame, name: str) -> Value:
 
 
 def global_name(world: World, module: Module, name: str) -> Value:
-    if name in module.functions:
-        return Callable(f"{module.name}:{name}", function=module.functions[name])
-    if name in module.classes:
-        return ClassValue(f"{module.name}:{name}", cls=module.classes[name])
+    function = module.function(name)
+    if function is not None:
+        return Callable(f"{module.name}:{name}", function=function)
+    cls = module.class_(name)
+    if cls is not None:
+        return ClassValue(f"{module.name}:{name}", cls=cls)
     if name in module.imports:
         return imported(world, module, module.imports[name])
     if name in module.globals:
@@ -298,8 +300,9 @@ def resolve_class(world: World, module: Module, base: ast.expr) -> Class | None:
     qualified = dotted(base)
     if qualified is None:
         return None
-    if qualified in module.classes:
-        return module.classes[qualified]
+    known = module.class_(qualified)
+    if known is not None:
+        return known
     head, _, rest = qualified.partition(".")
     if head not in module.imports:
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -107,6 +107,17 @@ class Module:
     def path(self) -> Path:
         return self.source.path
 
+    def ready(self, name: str) -> None:
+        """Makes sure that a definition of this name is parsed, if there is one."""
+
+    def function(self, name: str) -> Function | None:
+        self.ready(name)
+        return self.functions.get(name)
+
+    def class_(self, name: str) -> Class | None:
+        self.ready(name)
+        return self.classes.get(name)
+
     @cached_property
     def parents(self) -> dict[ast.AST, ast.AST]:
         """Child to parent, for files that need it (fixes, regions)."""
@@ -144,6 +155,20 @@ class Module:
             self.source.offset(node.lineno, node.col_offset),
             self.source.offset(node.end_lineno or node.lineno, node.end_col_offset or 0),
         )
+
+
+@dataclass(eq=False)
+class LazyModule(Module):
+    """A module whose definitions are known by their place and parsed when they are asked for."""
+
+    # top-level definition -> offset of its first line
+    pending: dict[str, int] = field(default_factory=dict)
+    define: Callable[[LazyModule, int], None] | None = None
+
+    def ready(self, name: str) -> None:
+        start = self.pending.pop(name, None)
+        if start is not None and self.define is not None:
+            self.define(self, start)
 
 
 def module_name(path: Path) -> tuple[str, bool]:
@@ -304,3 +329,4 @@ def has_own_yield(node: FunctionNode) -> bool:
         ):
             stack.extend(ast.iter_child_nodes(child))
     return False
+

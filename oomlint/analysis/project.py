@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from oomlint.analysis import modules, parsing
+from oomlint.analysis import modules, outline, parsing
 from oomlint.analysis.modules import Class, Function, Module
-from oomlint.source import Source, Unreadable, read
+from oomlint.source import Unreadable, read
 
 # Modules kept parsed in one process; a training script reaches a few dozen.
 KEPT_MODULES = 150
@@ -27,7 +27,7 @@ parsed: OrderedDict[Path, tuple[Stamp, Module | None]] = OrderedDict()
 
 
 def load(path: Path) -> Module | None:
-    """The parsed module at a path, from memory while the file is unchanged; None where it is no Python."""
+    """The module at a path, from memory while the file is unchanged; None where it cannot be read."""
     try:
         status = os.stat(path)
     except OSError:
@@ -40,13 +40,23 @@ def load(path: Path) -> Module | None:
     module: Module | None
     try:
         source = read(path)
-        module = modules.build(source, parsing.parse(source.text), *modules.module_name(path))
-    except (Unreadable, OSError, parsing.SyntaxProblem):
+        module = outline.sketch(source) if not parsing.too_deep(source.text) else None
+    except (Unreadable, OSError):
         module = None
     parsed[path] = (stamp, module)
     while len(parsed) > KEPT_MODULES:
         parsed.popitem(last=False)
     return module
+
+
+@lru_cache(maxsize=64)
+def load_whole(path: Path) -> Module | None:
+    """The module at a path with all of its statements, for questions about where calls stand."""
+    try:
+        source = read(path)
+        return modules.build(source, parsing.parse(source.text), *modules.module_name(path))
+    except (Unreadable, OSError, parsing.SyntaxProblem):
+        return None
 
 
 def mentions(path: Path, name: str) -> bool:
@@ -134,13 +144,12 @@ class Project:
         if not rest:
             return module
         name = rest[0]
-        if name in module.classes:
-            found = module.classes[name]
-            if len(rest) == 1:
-                return found
-            return found.methods.get(rest[1])
-        if name in module.functions:
-            return module.functions[name] if len(rest) == 1 else None
+        cls = module.class_(name)
+        if cls is not None:
+            return cls if len(rest) == 1 else cls.methods.get(rest[1])
+        function = module.function(name)
+        if function is not None:
+            return function if len(rest) == 1 else None
         if depth > 4:
             return None
         if name in module.imports:
@@ -172,6 +181,7 @@ def forget_files() -> None:
     has_top.cache_clear()
     module_file.cache_clear()
     project_texts.cache_clear()
+    load_whole.cache_clear()
 
 
 @lru_cache(maxsize=1)

@@ -1,0 +1,88 @@
+"""A file that is only looked into: its definitions found by their lines, parsed one by one when asked for."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+
+from oomlint.analysis import parsing
+from oomlint.analysis.modules import LazyModule, Module, Walker, module_name
+from oomlint.source import Source
+
+DEFINITION = re.compile(r"^(?:async[ \t]+def|def|class)[ \t]+(\w+)", re.MULTILINE)
+IMPORT = re.compile(
+    r"^[ \t]*(?:from[ \t]+[\w.]+[ \t]+import[ \t]*(?:\([^)]*\)|[^\n(]+)|import[ \t]+[^\n]+)",
+    re.MULTILINE,
+)
+ANY_DEFINITION = re.compile(r"^[ \t]*(?:async[ \t]+def|def)[ \t]+(\w+)", re.MULTILINE)
+# A line in the first column that does not belong to the definition above it.
+OUTSIDE = re.compile(r"^[^\s#)\]}]", re.MULTILINE)
+
+
+def sketch(source: Source) -> Module:
+    """A module whose definitions are parsed when they are asked for."""
+    name, is_package = module_name(source.path)
+    module = LazyModule(source, ast.Module([], []), name, is_package)
+    add_imports(module, source.text)
+    for match in DEFINITION.finditer(source.text):
+        module.pending.setdefault(match[1], match.start())
+    module.define = define  # type: ignore[assignment]
+    return module
+
+
+def add_imports(module: Module, text: str) -> None:
+    found = [textwrap.dedent(match.group()) for match in IMPORT.finditer(text)]
+    walker = Walker(module)
+    try:
+        walker.visit_body(ast.parse("\n".join(found)).body, None, None, "")
+    except SyntaxError:
+        for line in found:
+            try:
+                walker.visit_body(ast.parse(line).body, None, None, "")
+            except SyntaxError:
+                continue
+
+
+def define(module: LazyModule, start: int) -> None:
+    """Parses one definition in its place; the whole file where its lines deceive."""
+    text = module.source.text
+    after = OUTSIDE.search(text, text.find("\n", start) + 1 or len(text))
+    end = after.start() if after else len(text)
+    first = start
+    while first > 0:
+        above = text.rfind("\n", 0, first - 1) + 1
+        if not text.startswith("@", above):
+            break
+        first = above
+    padding = "\n" * text.count("\n", 0, first)
+    try:
+        body = parsing.parse_here(padding + text[first:end]).body
+    except (SyntaxError, ValueError):
+        define_all(module)
+        return
+    Walker(module).visit_body(body, None, None, "")
+
+
+def define_all(module: LazyModule) -> None:
+    module.pending.clear()
+    try:
+        tree = parsing.parse(module.source.text)
+    except parsing.SyntaxProblem:
+        return
+    Walker(module).visit_body(tree.body, None, None, "")
+
+
+def eventful_by_text(text: str, words: frozenset[str]) -> frozenset[str]:
+    """Names of functions from whose lines a training event can be reached, read off the text."""
+    places = list(ANY_DEFINITION.finditer(text))
+    pieces = [
+        (match[1], text[match.end() : following.start() if following else len(text)])
+        for match, following in zip(places, [*places[1:], None], strict=True)
+    ]
+    names = {name for name, piece in pieces if any(word in piece for word in words)}
+    for _ in range(2):
+        names |= {
+            name for name, piece in pieces if any(f"{other}(" in piece for other in names if other != name)
+        }
+    return frozenset(names - {"__init__"})
