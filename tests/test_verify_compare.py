@@ -64,7 +64,7 @@ def clipped(raw: float, norm: float, bound: float = 1.0) -> Run:
 
 
 TWICE = run(requested_peak=32 * MIB)
-GROWS = run(requested=lambda i: 8 * MIB + i * 1024)
+GROWS = run(allocated=lambda i: 8 * MIB + i * 1024)
 NODES = run(nodes=lambda i: 20 + 8 * i)
 ERROR = ended(RAISED, "raises RuntimeError: no", "RuntimeError", count=1, row=7)
 OTHER = ended(RAISED, "raises RuntimeError: another", "RuntimeError", count=1, row=9)
@@ -97,14 +97,14 @@ CASES = {
     "bytes stop growing": (Claim.GROWTH_STOPS, GROWS, run(), CONFIRMED, REFUTED),
     "bytes grow once": (
         Claim.GROWTH_STOPS,
-        run(requested=lambda i: 8 * MIB + (i > 3) * MIB),
+        run(allocated=lambda i: 8 * MIB + (i > 3) * MIB),
         run(),
         NO_EFFECT,
         NO_EFFECT,
     ),
     "bytes go up and down": (
         Claim.GROWTH_STOPS,
-        run(requested=lambda i: 8 * MIB + (i % 2) * MIB),
+        run(allocated=lambda i: 8 * MIB + (i % 2) * MIB),
         run(),
         NO_EFFECT,
         NO_EFFECT,
@@ -114,7 +114,7 @@ CASES = {
         run(
             unit=ITERATION,
             extent=lambda i: i // 2,
-            requested=lambda i: 8 * MIB + (i // 2) * MIB,
+            allocated=lambda i: 8 * MIB + (i // 2) * MIB,
         ),
         run(unit=ITERATION),
         NO_EFFECT,

@@ -93,8 +93,8 @@ def peak_falls(before: Run, after: Run) -> Verdict:
 
 
 def growth_stops(before: Run, after: Run) -> Verdict:
-    one = growth(main_steps(before), lambda step: step.requested, GROWTH_BYTES)
-    other = growth(main_steps(after), lambda step: step.requested, GROWTH_BYTES)
+    one = growth(main_steps(before), lambda step: step.allocated, GROWTH_BYTES)
+    other = growth(main_steps(after), lambda step: step.allocated, GROWTH_BYTES)
     return stops(one, other, Claim.GROWTH_STOPS, "device bytes", size)
 
 

@@ -116,7 +116,7 @@ def summarise(run: Run, optimizer: int | None = None) -> Summary:
     losses = [s.loss for s in steps if s.loss is not None]
     return Summary(
         peak=max(step.allocated_peak for step in warm(run.steps)),
-        growth=growth(own, lambda step: step.requested, GROWTH_BYTES),
+        growth=growth(own, lambda step: step.allocated, GROWTH_BYTES),
         nodes=steps[-1].nodes,
         node_growth=growth(own, lambda step: step.nodes, GROWTH_NODES),
         host=steps[-1].host,
