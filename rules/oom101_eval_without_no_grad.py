@@ -61,7 +61,14 @@ class EvalWithoutNoGrad(Rule):
     severity = Severity.WARNING
     tokens = (
         ("torch", "lightning", "accelerate"),
-        (".eval()", ".train(False", ".train(mode=False", "env.step", "envs.step", "environment.step"),
+        (
+            ".eval()",
+            ".train(False",
+            ".train(mode=False",
+            "env.step",
+            "envs.step",
+            "environment.step",
+        ),
     )
     claims = (Claim.PEAK_FALLS, Claim.GROWTH_STOPS)
 

@@ -116,15 +116,25 @@ def undivided(window: Window) -> bool:
 def divide(model: Model, window: Window) -> Fix | None:
     """`(loss / n).backward()`, with `n` as the window itself calls it."""
     module, node = model.module, window.backward.node
-    if window.size is None or window.backward.module is not module or not isinstance(node, ast.Call):
+    if (
+        window.size is None
+        or window.backward.module is not module
+        or not isinstance(node, ast.Call)
+    ):
         return None
-    if window.backward.function is not window.step.function or not isinstance(node.func, ast.Attribute):
+    if window.backward.function is not window.step.function or not isinstance(
+        node.func, ast.Attribute
+    ):
         return None
     count = module.segment(window.size)
-    if not isinstance(window.size, ast.Name | ast.Attribute | ast.Constant | ast.Subscript | ast.Call):
+    if not isinstance(
+        window.size, ast.Name | ast.Attribute | ast.Constant | ast.Subscript | ast.Call
+    ):
         count = f"({count})"
     loss = node.func.value
-    scaled = isinstance(loss, ast.Call) and len(loss.args) == 1 and isinstance(loss.func, ast.Attribute)
+    scaled = (
+        isinstance(loss, ast.Call) and len(loss.args) == 1 and isinstance(loss.func, ast.Attribute)
+    )
     if scaled and loss.func.attr == "scale":  # type: ignore[attr-defined]
         loss = loss.args[0]  # type: ignore[attr-defined]
         text = f"{bracketed(module.segment(loss), loss)} / {count}"

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from oomlint.analysis import Model
 from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import anchor, finding, make_fix
+from oomlint.analysis.knowledge import SKIP_NAME
 from oomlint.analysis.remedies import here, lone_block, move, statement
 from oomlint.analysis.state import Event, Kind, World
-from oomlint.analysis.knowledge import SKIP_NAME
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
 
 
@@ -94,21 +94,36 @@ def erased(world: World) -> Iterator[Erasure]:
         zero = ask.last_before(
             world,
             step,
-            lambda e: e.kind in (Kind.BACKWARD, Kind.GRADIENT_TOUCHED, Kind.GRADIENT_TAKEN)
-            or (e.kind is Kind.ZERO_GRAD and ask.concerns(e, step.subject)),
+            lambda e: (
+                e.kind in (Kind.BACKWARD, Kind.GRADIENT_TOUCHED, Kind.GRADIENT_TAKEN)
+                or (e.kind is Kind.ZERO_GRAD and ask.concerns(e, step.subject))
+            ),
         )
-        if zero is None or zero.kind is not Kind.ZERO_GRAD or ask.opaque_between(world, zero, step, step.subject):
+        if (
+            zero is None
+            or zero.kind is not Kind.ZERO_GRAD
+            or ask.opaque_between(world, zero, step, step.subject)
+        ):
             continue
         backward = ask.last_before(
             world,
             zero,
             lambda e: e.kind in (Kind.BACKWARD, *ask.STEPS),
         )
-        if backward is None or backward.kind is not Kind.BACKWARD or backward.marks != step.marks[: len(backward.marks)]:
+        if (
+            backward is None
+            or backward.kind is not Kind.BACKWARD
+            or backward.marks != step.marks[: len(backward.marks)]
+        ):
             continue
         if is_skip(zero) or zero.subject is None:
             continue
-        yield zero, backward, step, "gradients are erased between the backward and the step: the step uses nothing"
+        yield (
+            zero,
+            backward,
+            step,
+            "gradients are erased between the backward and the step: the step uses nothing",
+        )
 
 
 def is_skip(zero: Event) -> bool:
@@ -129,7 +144,9 @@ def erased_in_window(world: World) -> Iterator[Erasure]:
             if not inside or guarded or later is None or later.kind is not Kind.BACKWARD:
                 continue
             if zero.subject is not None and ask.concerns(zero, window.optimizer):
-                message = "gradients are erased on every micro-batch: the step sees the last one only"
+                message = (
+                    "gradients are erased on every micro-batch: the step sees the last one only"
+                )
                 yield zero, window.backward, window.step, message
 
 

@@ -106,10 +106,17 @@ def unzeroed(world: World, step: Event) -> Event | None:
         world,
         step,
         lambda e: e.kind is Kind.BACKWARD,
-        lambda e: (e.kind is Kind.ZERO_GRAD and ask.concerns(e, step.subject))
-        or e.kind is Kind.ENGINE_STEP,
+        lambda e: (
+            (e.kind is Kind.ZERO_GRAD and ask.concerns(e, step.subject))
+            or e.kind is Kind.ENGINE_STEP
+        ),
     )
-    if backward is None or backward.detail.get("wrapper") in ("rpc", "engine", "stepper", "optimizer"):
+    if backward is None or backward.detail.get("wrapper") in (
+        "rpc",
+        "engine",
+        "stepper",
+        "optimizer",
+    ):
         return None
     again = ask.first_after(
         world, backward, lambda e: e.kind in ask.STEPS and ask.same(e.subject, step.subject)

@@ -101,8 +101,10 @@ def useful_clips(world: World) -> Iterator[Event]:
         if clip.kind is Kind.CLIP:
             last = ask.last_before(world, clip, lambda e: e.kind in FLOW)
             following = ask.first_after(world, clip, lambda e: e.kind in FLOW)
-            if last and last.kind is Kind.BACKWARD and (
-                following is None or following.kind in (*ask.STEPS, Kind.ENGINE_STEP)
+            if (
+                last
+                and last.kind is Kind.BACKWARD
+                and (following is None or following.kind in (*ask.STEPS, Kind.ENGINE_STEP))
             ):
                 yield clip
 
@@ -118,15 +120,25 @@ def misplaced(world: World, clip: Event) -> Judgement | None:
     inside = last.loops[-1:] == clip.loops[-1:]
     if last.kind in ask.STEPS and inside and not last.detail.get("stepper"):
         backward = ask.last_before(world, last, lambda e: e.kind is Kind.BACKWARD)
-        clipped = any(e.kind is Kind.CLIP for e in world.events[backward.index if backward else 0 : last.index])
+        clipped = any(
+            e.kind is Kind.CLIP
+            for e in world.events[backward.index if backward else 0 : last.index]
+        )
         if backward is None or clipped or not matches(clip, last):
             return None
-        return "gradients are clipped after the step: the step uses them unclipped", last, "step", False
+        return (
+            "gradients are clipped after the step: the step uses them unclipped",
+            last,
+            "step",
+            False,
+        )
     if last.kind is Kind.ZERO_GRAD and following is not None and following.kind is Kind.BACKWARD:
         if following.loops[-1:] != clip.loops[-1:]:
             return None
         step = ask.first_after(world, following, lambda e: e.kind in ask.STEPS)
-        if step is None or any(e.kind is Kind.CLIP for e in world.events[following.index : step.index]):
+        if step is None or any(
+            e.kind is Kind.CLIP for e in world.events[following.index : step.index]
+        ):
             return None
         message = "gradients are clipped before the backward that computes them"
         return message, following, "backward", True
@@ -144,7 +156,9 @@ def per_micro_batch(world: World, clip: Event) -> Judgement | None:
     if clip.detail.get("wrapper") or "accumulate" in clip.contexts:
         return None
     for window in ask.windows(world):
-        if not ask.is_accumulation(window) or not any(m.serial == window.loop.serial for m in clip.loops):
+        if not ask.is_accumulation(window) or not any(
+            m.serial == window.loop.serial for m in clip.loops
+        ):
             continue
         guarded = any(ask.is_window(guard) for guard in clip.guards)
         if not guarded and window.backward.index < clip.index < window.step.index:
@@ -161,4 +175,6 @@ def remedy(model: Model, world: World, clip: Event, other: Event, behind: bool) 
         return None
     node = lone_block(model.module, statement(clip))
     moved = move(model.module, node, statement(other), behind)
-    return make_fix("Clip between the backward and the step", moved, Safety.UNSAFE) if moved else None
+    return (
+        make_fix("Clip between the backward and the step", moved, Safety.UNSAFE) if moved else None
+    )

@@ -115,9 +115,13 @@ def scaled_path(model: Model, world: World, clip: Event) -> tuple[Event, Event] 
     scaler = scaler_of(backward.value) if backward.value is not None else None
     if scaler is None:
         return None
-    if any(e.kind in (*ask.STEPS, Kind.ZERO_GRAD) for e in world.events[backward.index : clip.index]):
+    if any(
+        e.kind in (*ask.STEPS, Kind.ZERO_GRAD) for e in world.events[backward.index : clip.index]
+    ):
         return None
-    step = ask.first_after(world, clip, lambda e: e.kind in (*ask.STEPS, Kind.BACKWARD, Kind.UNSCALE))
+    step = ask.first_after(
+        world, clip, lambda e: e.kind in (*ask.STEPS, Kind.BACKWARD, Kind.UNSCALE)
+    )
     if step is None or step.kind is not Kind.SCALER_STEP or not ask.same(step.value, scaler):
         return None
     if ask.opaque_between(world, backward, clip, scaler):

@@ -95,8 +95,11 @@ def stepped_again(world: World, step: Event) -> Event | None:
     again = ask.way(
         world,
         step,
-        lambda e: e.kind is Kind.SCALER_STEP and ask.same(e.value, step.value)
-        and ask.same(e.subject, step.subject),
+        lambda e: (
+            e.kind is Kind.SCALER_STEP
+            and ask.same(e.value, step.value)
+            and ask.same(e.subject, step.subject)
+        ),
         lambda e: e.kind is Kind.SCALER_UPDATE and ask.same(e.value, step.value),
     )
     if again is None or ask.opaque_between(world, step, again, step.value):
@@ -111,8 +114,11 @@ def skipped_update(model: Model, world: World, unscale: Event) -> Event | None:
     again = ask.way(
         world,
         unscale,
-        lambda e: e.node is unscale.node and ask.same(e.subject, unscale.subject)
-        and ask.same(e.value, unscale.value),
+        lambda e: (
+            e.node is unscale.node
+            and ask.same(e.subject, unscale.subject)
+            and ask.same(e.value, unscale.value)
+        ),
         lambda e: e.kind in (Kind.SCALER_UPDATE, Kind.SCALER_STEP),
     )
     if again is None or unscale.subject is None or ask.windowed(model, unscale):

@@ -79,9 +79,7 @@ class UnscaledStep(Rule):
                     continue
                 yield from self.judge(model, world, event, seen)
 
-    def judge(
-        self, model: Model, world: World, step: Event, seen: set[int]
-    ) -> Iterator[Finding]:
+    def judge(self, model: Model, world: World, step: Event, seen: set[int]) -> Iterator[Finding]:
         backwards = feeding(world, step)
         if not backwards or ask.disagree(backwards[0], step):
             return
@@ -110,7 +108,9 @@ def feeding(world: World, step: Event) -> list[Event]:
     """The backwards since the last zeroing or step of these gradients; empty where they are unscaled."""
     found: list[Event] = []
     for event in ask.before(world, step, lambda e: False):
-        if event.kind is Kind.UNSCALE and (event.subject is None or ask.same(event.subject, step.subject)):
+        if event.kind is Kind.UNSCALE and (
+            event.subject is None or ask.same(event.subject, step.subject)
+        ):
             return []
         if event.kind in ask.STEPS and ask.same(event.subject, step.subject):
             if found or step.kind is Kind.SCALER_STEP or event.kind is Kind.STEP:

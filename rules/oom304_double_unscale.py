@@ -96,12 +96,16 @@ def unscaled_again(model: Model, world: World, first: Event) -> Event | None:
     second = ask.way(
         world,
         first,
-        lambda e: e.kind is Kind.UNSCALE
-        and ask.same(e.subject, first.subject)
-        and ask.same(e.value, first.value),
-        lambda e: e.kind in (Kind.SCALER_UPDATE, Kind.SCALER_STEP)
-        and ask.same(e.value, first.value)
-        and (e.kind is Kind.SCALER_UPDATE or ask.same(e.subject, first.subject)),
+        lambda e: (
+            e.kind is Kind.UNSCALE
+            and ask.same(e.subject, first.subject)
+            and ask.same(e.value, first.value)
+        ),
+        lambda e: (
+            e.kind in (Kind.SCALER_UPDATE, Kind.SCALER_STEP)
+            and ask.same(e.value, first.value)
+            and (e.kind is Kind.SCALER_UPDATE or ask.same(e.subject, first.subject))
+        ),
     )
     if second is None or ask.opaque_between(world, first, second, first.value):
         return None

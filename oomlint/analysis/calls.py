@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable as Function_
+from functools import lru_cache
 
 from oomlint.analysis import evaluation, knowledge
 from oomlint.analysis.evaluation import evaluate, shortened, unknown
@@ -252,7 +253,9 @@ def loss_of(
         reduction = given.value
     elif given is not None:
         reduction = ""
-    key = shortened(f"{criterion.key}({','.join(v.key for v in inputs)})@{node.lineno}:{world.marks}")
+    key = shortened(
+        f"{criterion.key}({','.join(v.key for v in inputs)})@{node.lineno}:{world.marks}"
+    )
     graph: bool | None = None
     if world.grad is False:
         graph = False
@@ -268,7 +271,9 @@ def loss_of(
     )
 
 
-def backward(world: World, node: ast.Call, loss: Value, wrapper: str = "", **detail: object) -> Event:
+def backward(
+    world: World, node: ast.Call, loss: Value, wrapper: str = "", **detail: object
+) -> Event:
     if world.grad is not False:
         prove(loss)
     return world.emit(Kind.BACKWARD, node, None, loss, wrapper=wrapper, **detail)
@@ -353,8 +358,10 @@ def method_backward(
     wrapped = role in (Role.ACCELERATOR, Role.ENGINE, Role.OPTIMIZER, Role.SCALER, Role.MODEL)
     if not wrapped and isinstance(receiver, Unknown | Instance) and arguments:
         first = arguments[0]
-        wrapped = isinstance(receiver, Instance) or isinstance(first, Tensor) and (
-            not knowledge.LOSS_NAME.search(receiver.name) and first.loss
+        wrapped = (
+            isinstance(receiver, Instance)
+            or (isinstance(first, Tensor)
+            and (not knowledge.LOSS_NAME.search(receiver.name) and first.loss))
         )
     if wrapped and arguments:
         name = role.value if role else "wrapper"
@@ -732,9 +739,31 @@ def emit_opaque(world: World, node: ast.Call, receiver: Value | None, inputs: li
 # calls outside the project
 
 
+@lru_cache(maxsize=4096)
+def is_special(qualified: str) -> bool:
+    """Whether a qualified name is one of those that `call_external` knows."""
+    patterns = (
+        knowledge.NO_GRAD,
+        knowledge.ENABLE_GRAD,
+        knowledge.SET_GRAD,
+        knowledge.AUTOGRAD_GRAD,
+        knowledge.AUTOGRAD_BACKWARD,
+        knowledge.CLIP,
+        knowledge.FUNCTIONAL_LOSS,
+        knowledge.AMP_SCALE_LOSS,
+    )
+    return (
+        any(pattern.fullmatch(qualified) for pattern in patterns)
+        or qualified.endswith("autograd.backward")
+        or bool(knowledge.AUTOCAST.search(qualified))
+    )
+
+
 def call_external(
     world: World, node: ast.Call, qualified: str, arguments: Arguments, keywords: Keywords
 ) -> Value:
+    if not is_special(qualified):
+        return call_known(world, node, qualified, arguments, keywords)
     first = arguments[0] if arguments else None
     if knowledge.NO_GRAD.fullmatch(qualified):
         off = first if first is not None else keywords.get("mode")
@@ -756,7 +785,9 @@ def call_external(
         return Tensor(f"grad@{node.lineno}:{world.marks}", graph=True if second else False)
     if knowledge.AUTOGRAD_BACKWARD.fullmatch(qualified) or qualified.endswith("autograd.backward"):
         if first is not None:
-            backward(world, node, first, wrapper="" if qualified.startswith("torch.autograd") else "rpc")
+            backward(
+                world, node, first, wrapper="" if qualified.startswith("torch.autograd") else "rpc"
+            )
         return NONE
     if knowledge.CLIP.fullmatch(qualified):
         return clip(world, node, arguments, keywords, None)
@@ -783,7 +814,7 @@ def call_known(
     world: World, node: ast.Call, qualified: str, arguments: Arguments, keywords: Keywords
 ) -> Value:
     first = arguments[0] if arguments else None
-    if first is not None and knowledge.TRANSPARENT.fullmatch(qualified):
+    if first is not None and knowledge.is_transparent(qualified):
         return first
     role = knowledge.role_of_constructor(qualified)
     if role is not None:
@@ -815,7 +846,11 @@ def call_known(
     if qualified == "deepspeed.initialize":
         return deepspeed_initialize(node)
     if qualified.startswith("contextlib."):
-        return GradContext(qualified, mode=None) if "nullcontext" not in last else Context(key, kind="null")
+        return (
+            GradContext(qualified, mode=None)
+            if "nullcontext" not in last
+            else Context(key, kind="null")
+        )
     if head in knowledge.NUMBER_MODULES:
         for value in inputs:
             if isinstance(value, Tensor | Unknown):
@@ -833,9 +868,7 @@ def deepspeed_initialize(node: ast.Call) -> Value:
     return Container("deepspeed", items=[engine, *others], kind="tuple")
 
 
-def call_torch(
-    world: World, qualified: str, last: str, key: str, inputs: list[Value]
-) -> Value:
+def call_torch(world: World, qualified: str, last: str, key: str, inputs: list[Value]) -> Value:
     if last in knowledge.FACTORIES or ".utils." in qualified or ".distributed." in qualified:
         return Tensor(key, graph=False if last in knowledge.FACTORIES else None, opaque=True)
     if qualified.startswith("torch.cuda.") or last in ("save", "load", "manual_seed", "device"):
@@ -859,7 +892,9 @@ def copied(value: Value, node: ast.Call) -> Value:
     if isinstance(value, Thing):
         return Thing(key, role=value.role, qualified=value.qualified)
     if isinstance(value, Instance):
-        return Instance(key, cls=value.cls, attributes=dict(value.attributes), is_module=value.is_module)
+        return Instance(
+            key, cls=value.cls, attributes=dict(value.attributes), is_module=value.is_module
+        )
     if isinstance(value, Unknown):
         return Unknown(key, name=value.name, role=value.role, evidence=value.evidence)
     return value
@@ -914,7 +949,11 @@ def clip(
 ) -> Value:
     role = role_of(world, receiver)
     target = arguments[0] if arguments else keywords.get("parameters")
-    limit = arguments[1] if len(arguments) > 1 else keywords.get("max_norm") or keywords.get("clip_value")
+    limit = (
+        arguments[1]
+        if len(arguments) > 1
+        else keywords.get("max_norm") or keywords.get("clip_value")
+    )
     if role is Role.MODEL and len(arguments) == 1:
         target, limit = receiver, arguments[0]
     world.emit(
@@ -944,7 +983,11 @@ def call_builtin(
     if name in knowledge.NUMBER_CALLS:
         return Number(key)
     if name == "sum" and first is not None:
-        return Tensor(key, parents=(first,)) if may_have_graph(first) or isinstance(first, Sequence) else Number(key)
+        return (
+            Tensor(key, parents=(first,))
+            if may_have_graph(first) or isinstance(first, Sequence)
+            else Number(key)
+        )
     if name in ("max", "min") and arguments:
         return arguments[0] if len(arguments) == 1 else join(arguments[0], arguments[1])
     if name in ("list", "tuple", "set", "dict", "sorted", "iter"):
@@ -993,7 +1036,11 @@ def construct(
     for base in bases:
         role = knowledge.role_of_constructor(base)
         if role in (Role.OPTIMIZER, Role.LOADER, Role.SCHEDULER, Role.SCALER):
-            if any("zero_grad" in m.words for kin in evaluation.lineage(world, cls) for m in kin.methods.values()):
+            if any(
+                "zero_grad" in m.words
+                for kin in evaluation.lineage(world, cls)
+                for m in kin.methods.values()
+            ):
                 break
             return make_thing(world, node, role, base, arguments, keywords)
     is_module = any(knowledge.MODULE_BASE.fullmatch(base) for base in bases)
@@ -1007,8 +1054,11 @@ def construct(
     if method is not None:
         follow(world, Callable(key, function=method, this=instance), arguments, keywords, node)
     elif any("dataclass" in ast.unparse(d) for d in cls.node.decorator_list):
-        names = [s.target.id for s in cls.node.body
-                 if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)]
+        names = [
+            s.target.id
+            for s in cls.node.body
+            if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)
+        ]
         instance.attributes.update(zip(names, arguments, strict=False))
         instance.attributes.update(keywords)
     return instance
@@ -1049,7 +1099,7 @@ def follow(
         returned = execution.run_body(world, function.node.body)
     finally:
         world.frames.pop()
-        del world.calls[depth[0]:], world.guards[depth[1]:], world.loops[depth[2]:]
+        del world.calls[depth[0] :], world.guards[depth[1] :], world.loops[depth[2] :]
         world.contexts[:] = contexts
         if mode is not None:
             world.grad = grad
@@ -1115,7 +1165,9 @@ def decorated_mode(world: World, function: Function) -> bool | str | None:
     owner = function.owner
     if owner is not None:
         for decorator in owner.node.decorator_list:
-            text = evaluation.dotted(decorator.func if isinstance(decorator, ast.Call) else decorator)
+            text = evaluation.dotted(
+                decorator.func if isinstance(decorator, ast.Call) else decorator
+            )
             if text and knowledge.NO_GRAD_NAME.search(text.rsplit(".", 1)[-1]):
                 return False
     return None
@@ -1138,9 +1190,10 @@ def bind_arguments(
     for parameter, value in zip(positional, given, strict=False):
         names[parameter.arg] = value
     if parameters.vararg is not None:
-        rest = given[len(positional):]
-        names[parameters.vararg.arg] = Container(f"*{parameters.vararg.arg}", items=rest, kind="tuple",
-                                                 born=world.marks)
+        rest = given[len(positional) :]
+        names[parameters.vararg.arg] = Container(
+            f"*{parameters.vararg.arg}", items=rest, kind="tuple", born=world.marks
+        )
     known = {p.arg for p in (*positional, *parameters.kwonlyargs)}
     extra = {}
     is_open = OPEN in keywords
@@ -1160,8 +1213,10 @@ def bind_defaults(world: World, frame: Frame, function: Function, is_open: bool)
     parameters = function.node.args
     positional = [*parameters.posonlyargs, *parameters.args]
     defaults = [None] * (len(positional) - len(parameters.defaults)) + list(parameters.defaults)
-    pairs = [*zip(positional, defaults, strict=True),
-             *zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True)]
+    pairs = [
+        *zip(positional, defaults, strict=True),
+        *zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True),
+    ]
     for parameter, default in pairs:
         if parameter.arg in frame.names:
             continue

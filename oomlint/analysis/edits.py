@@ -25,7 +25,11 @@ def unit(module: Module, node: ast.AST) -> str:
         if isinstance(parent, ast.stmt) and isinstance(body, list) and body:
             outer = indentation(module, parent.lineno)
             inner = indentation(module, body[0].lineno)
-            if inner.startswith(outer) and len(inner) > len(outer) and body[0].lineno > parent.lineno:
+            if (
+                inner.startswith(outer)
+                and len(inner) > len(outer)
+                and body[0].lineno > parent.lineno
+            ):
                 return inner[len(outer) :]
     return "\t" if indentation(module, node.lineno).startswith("\t") else "    "  # type: ignore[attr-defined]
 

@@ -17,12 +17,9 @@ from oomlint.analysis.values import (
     ClassValue,
     Constant,
     Container,
-    Either,
     External,
     Instance,
-    Method,
     Number,
-    Sequence,
     Tensor,
     Thing,
     Unknown,
@@ -134,7 +131,9 @@ def module_variable(world: World, module: Module, name: str) -> Value:
 
 
 def is_simple(node: ast.expr) -> bool:
-    return isinstance(node, ast.Call | ast.Constant | ast.Name | ast.Attribute | ast.List | ast.Dict)
+    return isinstance(
+        node, ast.Call | ast.Constant | ast.Name | ast.Attribute | ast.List | ast.Dict
+    )
 
 
 def unknown(world: World, key: str, name: str) -> Unknown:
@@ -174,7 +173,11 @@ def attribute(world: World, receiver: Value, name: str) -> Value:
         return unknown(world, f"{receiver.key}.{name}", name)
     if isinstance(receiver, Tensor):
         return tensor_attribute(world, receiver, name)
-    if isinstance(receiver, Thing) and receiver.role is Role.MODEL and name in ("module", "_orig_mod"):
+    if (
+        isinstance(receiver, Thing)
+        and receiver.role is Role.MODEL
+        and name in ("module", "_orig_mod")
+    ):
         return receiver
     if isinstance(receiver, Container) and name in receiver.names:
         return receiver.names[name]
@@ -234,7 +237,9 @@ def bound(world: World, method: Function, receiver: Value) -> Value:
     if "staticmethod" in kinds:
         return Callable(key, function=method)
     if "property" in kinds or "cached_property" in kinds:
-        return calls.follow(world, Callable(key, function=method, this=receiver), [], {}, method.node)
+        return calls.follow(
+            world, Callable(key, function=method, this=receiver), [], {}, method.node
+        )
     return Callable(key, function=method, this=receiver)
 
 
@@ -385,8 +390,11 @@ def binary(
         return both
     divided = sign in ("/", "//") and not is_literal_number(right)
     if sign == "*":
-        divided = any("/" in side.key or is_accumulation(side.key) for side in (left, right)
-                      if not isinstance(side, Tensor))
+        divided = any(
+            "/" in side.key or is_accumulation(side.key)
+            for side in (left, right)
+            if not isinstance(side, Tensor)
+        )
     return Tensor(
         key,
         parents=(left, right),
@@ -404,9 +412,19 @@ def is_literal_number(value: Value) -> bool:
 
 
 SIGNS: dict[type[ast.operator], str] = {
-    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%",
-    ast.Pow: "**", ast.MatMult: "@", ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^",
-    ast.LShift: "<<", ast.RShift: ">>",
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.Pow: "**",
+    ast.MatMult: "@",
+    ast.BitAnd: "&",
+    ast.BitOr: "|",
+    ast.BitXor: "^",
+    ast.LShift: "<<",
+    ast.RShift: ">>",
 }
 
 
@@ -552,11 +570,15 @@ def evaluate_comprehension(world: World, node: Any) -> Value:
     serial = world.serial
     for iteration in (1, 2) if busy and len(world.loops) < 4 else (1,):
         world.enter_loop(node, serial, iteration)
-        execution.bind(world, first.target, execution.item_of(world, iterable, iteration, first.target))
+        execution.bind(
+            world, first.target, execution.item_of(world, iterable, iteration, first.target)
+        )
         for generator in node.generators[1:]:
             inner = evaluate(world, generator.iter)
             execution.bind(
-                world, generator.target, execution.item_of(world, inner, iteration, generator.target)
+                world,
+                generator.target,
+                execution.item_of(world, inner, iteration, generator.target),
             )
         for part in followed:
             found.items.append(evaluate(world, part))
@@ -629,4 +651,3 @@ HANDLERS: dict[type[ast.expr], Function_[[World, Any], Value]] = {
     ast.Slice: evaluate_slice,
     ast.Call: lambda world, node: calls.evaluate_call(world, node),
 }
-

@@ -106,8 +106,11 @@ def assign(world: World, target: ast.expr, value: Value, node: ast.stmt, source:
             if isinstance(value, Container) and len(value.items) == len(target.elts):
                 parts = value.items
             for i, goal in enumerate(target.elts):
-                part = parts[i] if parts else evaluation.element(
-                    world, value, Constant(str(i), value=i))
+                part = (
+                    parts[i]
+                    if parts
+                    else evaluation.element(world, value, Constant(str(i), value=i))
+                )
                 assign(world, goal, part, node, source.elts[i])
             return
         unpack(world, target, value)
@@ -152,8 +155,11 @@ def added(value: Value, old: Value) -> Value:
 
 
 def gradient_assigned(world: World, node: ast.stmt, value: Value) -> None:
-    kind = Kind.ZERO_GRAD if isinstance(value, Constant) and value.value is None else (
-        Kind.GRADIENT_TOUCHED)
+    kind = (
+        Kind.ZERO_GRAD
+        if isinstance(value, Constant) and value.value is None
+        else (Kind.GRADIENT_TOUCHED)
+    )
     world.emit(kind, node)
 
 
@@ -164,7 +170,9 @@ def freeze_parameter(world: World, node: ast.stmt, target: ast.Attribute, value:
     key = receiver.key.split(".parameters()")[0].split(".named_parameters()")[0]
     if off and ".parameters()" in receiver.key:
         world.frozen.add(key)
-    elif isinstance(value, Constant) and value.value is True and ".parameters()" not in receiver.key:
+    elif (
+        isinstance(value, Constant) and value.value is True and ".parameters()" not in receiver.key
+    ):
         world.emit(Kind.GRADIENT_TAKEN, node, None, receiver, what="requires_grad")
 
 
@@ -360,7 +368,11 @@ def run_both(world: World, node: ast.If, key: str) -> Signal:
             restore(world, this, held, attributes)
             world.eval_keys = changed_eval
             return None
-        start, start_this, start_attributes = dict(frame.names), dict(this.attributes) if this else {}, dict(world.attributes)
+        start, start_this, start_attributes = (
+            dict(frame.names),
+            dict(this.attributes) if this else {},
+            dict(world.attributes),
+        )
     merge(frame.names, names, start)
     if this is not None:
         merge(this.attributes, held, start_this)
@@ -426,7 +438,9 @@ def run_while(world: World, node: ast.While) -> Signal:
     return run_loop(world, node, None)
 
 
-def run_loop(world: World, node: ast.For | ast.AsyncFor | ast.While, iterable: Value | None) -> Signal:
+def run_loop(
+    world: World, node: ast.For | ast.AsyncFor | ast.While, iterable: Value | None
+) -> Signal:
     world.serial += 1
     serial = world.serial
     depth = len(world.loops)
@@ -473,7 +487,9 @@ def item_of(world: World, iterable: Value, iteration: int, target: ast.expr | No
         if held:
             return held[-1]
     if isinstance(iterable, Tensor):
-        return Tensor(shortened(f"{iterable.key}[*]{marks}"), parents=(iterable,), opaque=iterable.opaque)
+        return Tensor(
+            shortened(f"{iterable.key}[*]{marks}"), parents=(iterable,), opaque=iterable.opaque
+        )
     name = target.id if isinstance(target, ast.Name) else ""
     key = f"{iterable.key}[*]"
     role = knowledge.role_of_name(name) or knowledge.role_of_name(getattr(iterable, "name", ""))
@@ -492,10 +508,14 @@ def sequence_item(
         name = target.id if isinstance(target, ast.Name) else "i"
         return Number(f"{name}{marks}")
     if kind == "enumerate":
-        goals = target.elts if isinstance(target, ast.Tuple) and len(target.elts) == 2 else [None, None]
+        goals = (
+            target.elts if isinstance(target, ast.Tuple) and len(target.elts) == 2 else [None, None]
+        )
         name = goals[0].id if isinstance(goals[0], ast.Name) else "i"
         start = f"+{parts[1].key}" if len(parts) > 1 else ""
-        item = item_of(world, parts[0], iteration, goals[1]) if parts else unknown(world, "item", "")
+        item = (
+            item_of(world, parts[0], iteration, goals[1]) if parts else unknown(world, "item", "")
+        )
         return Container("pair", items=[Number(f"{name}{marks}{start}"), item], kind="tuple")
     if kind == "zip":
         goals = target.elts if isinstance(target, ast.Tuple) else []
@@ -511,9 +531,15 @@ def sequence_item(
     held = parts[0] if parts else NONE
     if isinstance(held, Container):
         values = [*held.names.values(), *held.items]
-        value = values[min(iteration, len(values)) - 1] if values else unknown(world, f"{held.key}[*]", "")
+        value = (
+            values[min(iteration, len(values)) - 1]
+            if values
+            else unknown(world, f"{held.key}[*]", "")
+        )
     else:
-        inner = target.elts[1] if isinstance(target, ast.Tuple) and len(target.elts) == 2 else target
+        inner = (
+            target.elts[1] if isinstance(target, ast.Tuple) and len(target.elts) == 2 else target
+        )
         value = item_of(world, held, iteration, inner)
     if kind == "items":
         return Container("item", items=[Number(f"{iterable.key}.key{marks}"), value], kind="tuple")
@@ -537,7 +563,11 @@ def run_with(world: World, node: ast.With | ast.AsyncWith) -> Signal:
 
 
 def enter(
-    world: World, node: ast.With | ast.AsyncWith, item: ast.withitem, value: Value, before: bool | None
+    world: World,
+    node: ast.With | ast.AsyncWith,
+    item: ast.withitem,
+    value: Value,
+    before: bool | None,
 ) -> None:
     found = value if isinstance(value, Either) else settled(value)
     bound: Value = found
@@ -546,7 +576,9 @@ def enter(
     elif isinstance(found, Context):
         world.contexts.append(found.kind)
         if found.kind == "scale_loss" and found.inner is not None:
-            bound = Tensor(f"scaled@{node.lineno}:{world.marks}", parents=(found.inner,), scaled="apex")
+            bound = Tensor(
+                f"scaled@{node.lineno}:{world.marks}", parents=(found.inner,), scaled="apex"
+            )
     elif isinstance(found, Either):
         modes = {o.mode if isinstance(o, GradContext) else before for o in found.options}
         unsure = any(isinstance(o, GradContext) for o in found.options)
@@ -566,7 +598,9 @@ def enter_unknown(world: World, expression: ast.expr, value: Value, before: bool
     if "no_sync" in text:
         world.contexts.append("no_sync")
     function = project_function(world, call)
-    if function is not None and any("contextmanager" in ast.unparse(d) for d in function.decorators):
+    if function is not None and any(
+        "contextmanager" in ast.unparse(d) for d in function.decorators
+    ):
         if function.words & {"no_grad", "inference_mode"}:
             world.grad = False
         elif function.words & {"set_grad_enabled", "enable_grad"}:
@@ -575,7 +609,11 @@ def enter_unknown(world: World, expression: ast.expr, value: Value, before: bool
     if knowledge.NO_GRAD_NAME.search(name):
         world.grad = False
         return
-    if before is True and isinstance(value, Unknown | Tensor) and knowledge.UNSURE_CONTEXT.search(name):
+    if (
+        before is True
+        and isinstance(value, Unknown | Tensor)
+        and knowledge.UNSURE_CONTEXT.search(name)
+    ):
         world.grad = None
 
 
@@ -609,7 +647,9 @@ def run_definition(world: World, node: ast.FunctionDef | ast.AsyncFunctionDef) -
 def run_class(world: World, node: ast.ClassDef) -> Signal:
     found = world.frame.module.class_by_node.get(node)
     if found is not None:
-        world.frame.names[node.name] = ClassValue(f"{world.frame.module.name}:{node.name}", cls=found)
+        world.frame.names[node.name] = ClassValue(
+            f"{world.frame.module.name}:{node.name}", cls=found
+        )
     return None
 
 

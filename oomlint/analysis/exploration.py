@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 
 from oomlint.analysis import calls, evaluation, execution, knowledge
-from oomlint.analysis.conditions import eventful_names
 from oomlint.analysis.modules import Class, Function, Module
 from oomlint.analysis.project import Project
 from oomlint.analysis.state import Frame, Stop, World
 from oomlint.analysis.values import Instance, Value
 
 # Worlds of one root; most training functions have fewer than ten.
-MAX_WORLDS = 28
+MAX_WORLDS = 20
 # Statements over all worlds of one root and of one file.
-ROOT_BUDGET = 12_000
-FILE_BUDGET = 24_000
+ROOT_BUDGET = 7_000
+FILE_BUDGET = 14_000
 
 
 def worlds_of(project: Project, module: Module) -> list[World]:
@@ -40,28 +40,55 @@ def any_code(module: Module) -> bool:
 
     skipped = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
     return any(
-        not isinstance(node, skipped)
-        and any(isinstance(part, ast.Call) for part in ast.walk(node))
+        not isinstance(node, skipped) and any(isinstance(part, ast.Call) for part in ast.walk(node))
         for node in module.tree.body
     )
 
 
 def roots(module: Module) -> list[Function]:
     """Functions from which a training event can be reached, those that nobody here calls first."""
-    names = eventful_names(module)
-    chosen = [f for f in module.all_functions if f.name in names or is_interesting(f)]
+    chosen = [f for f in module.all_functions if f.parent is None and can_matter(module, f)]
     referenced: set[str] = set()
     for function in module.all_functions:
         if function.parent is None:
             referenced |= function.words - {function.name}
-    chosen = [f for f in chosen if f.parent is None and f.name != "__init__"]
+    chosen = [f for f in chosen if f.name != "__init__"]
     return [f for f in chosen if f.name not in referenced] + [
         f for f in chosen if f.name in referenced
     ]
 
 
-def is_interesting(function: Function) -> bool:
-    return bool(function.words & (knowledge.EVENT_WORDS | knowledge.MODE_WORDS))
+LOOP = re.compile(r"\b(for|while)\b")
+BACKWARD = frozenset({"backward", "manual_backward"})
+
+
+def can_matter(module: Module, function: Function) -> bool:
+    """Whether a rule could find anything on the way from a function: backward and step, or evaluation."""
+    words = reach(module, function)
+    if "step" in words and words & BACKWARD:
+        return True
+    if words & BACKWARD and words & {"append", "extend"}:
+        return True
+    return "eval" in words or ("train" in words and "False" in words) or "env" in words
+
+
+def reach(module: Module, function: Function) -> frozenset[str]:
+    """The words of a function and of everything in the file that it may call."""
+    table: dict[str, list[Function]] = module.__dict__.setdefault("by_name", {})
+    if not table:
+        for other in module.all_functions:
+            if other.parent is None:
+                table.setdefault(other.name, []).append(other)
+    found = set(function.words)
+    pending = [name for name in found if name in table]
+    seen = set(pending)
+    while pending:
+        for other in table[pending.pop()]:
+            found |= other.words
+            more = [name for name in other.words if name in table and name not in seen]
+            seen.update(more)
+            pending.extend(more)
+    return frozenset(found)
 
 
 def explore(
@@ -153,5 +180,3 @@ def instance_of(world: World, cls: Class) -> Instance:
         world.guards.clear()
         world.calls.clear()
     return instance
-
-

@@ -50,7 +50,7 @@ def regions(model: Model) -> Iterator[Region]:
             rank = (-len(event.loops), region.node.lineno, region.node.col_offset)
             if place not in best or rank < best[place][0]:
                 best[place] = (rank, region)
-    for _, region in sorted(best.values(), key=lambda pair: (pair[1].node.lineno)):
+    for _, region in sorted(best.values(), key=lambda pair: pair[1].node.lineno):
         if not excused(model, region):
             yield region
 
@@ -93,7 +93,10 @@ def reason_of(world: World, event: Event) -> tuple[Event, str] | None:
         mode = ask.last_before(
             world,
             event,
-            lambda e: e.kind is Kind.EVAL_MODE and ask.related(ask.key_of(e.subject), ask.key_of(event.subject)),
+            lambda e: (
+                e.kind is Kind.EVAL_MODE
+                and ask.related(ask.key_of(e.subject), ask.key_of(event.subject))
+            ),
         )
         return (mode, "evaluation mode") if mode is not None else None
     loop = event.loops[-1]
@@ -121,7 +124,7 @@ def only_acts(world: World, event: Event) -> bool:
             values = passed if isinstance(passed, list) else []
             if any(id(event.value) in ancestors(v) and has_graph(v) for v in values):
                 return False
-    return detached and not isinstance(event.subject, Unknown) or detached
+    return (detached and not isinstance(event.subject, Unknown)) or detached
 
 
 def stores(event: Event) -> bool:
@@ -137,8 +140,7 @@ def trains_beside(world: World, event: Event) -> bool:
     """Whether gradients are taken in the loop of the forward."""
     loop = event.loops[-1]
     return any(
-        other.kind in TRAINING
-        and any(m.serial == loop.serial for m in other.loops)
+        other.kind in TRAINING and any(m.serial == loop.serial for m in other.loops)
         for other in world.events
     )
 
@@ -214,7 +216,9 @@ def turn_off(model: Model, region: Region) -> Fix | None:
             edit = edits.decorate(module, function, f"{name}()")
         except edits.NoFix:
             return None
-        return make_fix(f"Decorate `{function.name}` with `@{name}()`", [*imports, edit], Safety.SAFE)
+        return make_fix(
+            f"Decorate `{function.name}` with `@{name}()`", [*imports, edit], Safety.SAFE
+        )
     return wrap_loop(model, region, name, imports)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from enum import Enum
+from functools import lru_cache
 
 
 class Role(Enum):
@@ -33,27 +34,45 @@ class Evidence(Enum):
 CONSTRUCTORS: tuple[tuple[Role, re.Pattern[str]], ...] = tuple(
     (role, re.compile(pattern))
     for role, pattern in (
-        (Role.SCHEDULER, r"torch\.optim\.lr_scheduler\.\w+|transformers\.get_\w*schedule\w*"
-                         r"|(timm\.scheduler|diffusers\.optimization)\.\w+"),
-        (Role.OPTIMIZER, r"torch\.optim\.(\w+\.)*[A-Z]\w*|transformers\.(AdamW|Adafactor)"
-                         r"|(transformers\.optimization)\.(AdamW|Adafactor)"
-                         r"|apex\.optimizers\.\w+|bitsandbytes\.optim\.\w+|bnb\.optim\.\w+"
-                         r"|timm\.optim\.\w+|torch_optimizer\.\w+|lion_pytorch\.\w+"
-                         r"|(\w+\.)*(Adam|AdamW|SGD|RMSprop|Lion|Lamb|LAMB|Adagrad|Adafactor|NAdam"
-                         r"|RAdam|LBFGS|AdamW8bit|Adam8bit|FusedAdam|FusedLAMB|LARS|Ranger|Prodigy)"),
-        (Role.SCALER, r"torch\.(cuda\.|cpu\.)?amp\.(grad_scaler\.)?GradScaler|(\w+\.)*GradScaler"
-                      r"|torch\.distributed\.fsdp\.sharded_grad_scaler\.ShardedGradScaler"),
+        (
+            Role.SCHEDULER,
+            r"torch\.optim\.lr_scheduler\.\w+|transformers\.get_\w*schedule\w*"
+            r"|(timm\.scheduler|diffusers\.optimization)\.\w+",
+        ),
+        (
+            Role.OPTIMIZER,
+            r"torch\.optim\.(\w+\.)*[A-Z]\w*|transformers\.(AdamW|Adafactor)"
+            r"|(transformers\.optimization)\.(AdamW|Adafactor)"
+            r"|apex\.optimizers\.\w+|bitsandbytes\.optim\.\w+|bnb\.optim\.\w+"
+            r"|timm\.optim\.\w+|torch_optimizer\.\w+|lion_pytorch\.\w+"
+            r"|(\w+\.)*(Adam|AdamW|SGD|RMSprop|Lion|Lamb|LAMB|Adagrad|Adafactor|NAdam"
+            r"|RAdam|LBFGS|AdamW8bit|Adam8bit|FusedAdam|FusedLAMB|LARS|Ranger|Prodigy)",
+        ),
+        (
+            Role.SCALER,
+            r"torch\.(cuda\.|cpu\.)?amp\.(grad_scaler\.)?GradScaler|(\w+\.)*GradScaler"
+            r"|torch\.distributed\.fsdp\.sharded_grad_scaler\.ShardedGradScaler",
+        ),
         (Role.STEPPER, r"timm\.utils\.(cuda\.)?(NativeScaler|ApexScaler)"),
         (Role.CRITERION, r"torch\.nn\.(modules\.loss\.)?\w*Loss"),
-        (Role.LOADER, r"torch\.utils\.data\.(dataloader\.)?DataLoader|torch_geometric\.loader\.\w+"
-                      r"|torch_geometric\.data\.DataLoader"),
-        (Role.ACCELERATOR, r"accelerate\.(accelerator\.)?Accelerator|lightning(_fabric|\.fabric)\.\w+"
-                           r"|(lightning\.)?Fabric"),
-        (Role.MODEL, r"torch\.nn\.(modules\.\w+\.)?(?!Parameter$|init$|utils$|functional$)[A-Z]\w*"
-                     r"|torch\.nn\.parallel\.(\w+\.)*\w+|torch\.distributed\.fsdp\.(\w+\.)*Fully\w+"
-                     r"|torchvision\.models\.(\w+\.)*\w+|timm\.create_model|timm\.models\.create_model"
-                     r"|segmentation_models_pytorch\.\w+|torch\.hub\.load|peft\.get_peft_model"
-                     r"|torch_geometric\.nn\.(\w+\.)*[A-Z]\w*|monai\.networks\.nets\.(\w+\.)*\w+"),
+        (
+            Role.LOADER,
+            r"torch\.utils\.data\.(dataloader\.)?DataLoader|torch_geometric\.loader\.\w+"
+            r"|torch_geometric\.data\.DataLoader",
+        ),
+        (
+            Role.ACCELERATOR,
+            r"accelerate\.(accelerator\.)?Accelerator|lightning(_fabric|\.fabric)\.\w+"
+            r"|(lightning\.)?Fabric",
+        ),
+        (
+            Role.MODEL,
+            r"torch\.nn\.(modules\.\w+\.)?(?!Parameter$|init$|utils$|functional$)[A-Z]\w*"
+            r"|torch\.nn\.parallel\.(\w+\.)*\w+|torch\.distributed\.fsdp\.(\w+\.)*Fully\w+"
+            r"|torchvision\.models\.(\w+\.)*\w+|timm\.create_model|timm\.models\.create_model"
+            r"|segmentation_models_pytorch\.\w+|torch\.hub\.load|peft\.get_peft_model"
+            r"|torch_geometric\.nn\.(\w+\.)*[A-Z]\w*|monai\.networks\.nets\.(\w+\.)*\w+",
+        ),
         (Role.ENVIRONMENT, r"(gym|gymnasium)\.(vector\.)?make"),
     )
 )
@@ -86,7 +105,9 @@ CLIP = re.compile(
     r"torch\.nn\.utils\.(clip_grad\.)?(clip_grad_norm_?|clip_grad_value_|clip_grads_with_norm_)"
     r"|timm\.utils\.(clip_grad\.)?dispatch_clip_grad|timm\.utils\.(agc\.)?adaptive_clip_grad"
 )
-CLIP_NAME = re.compile(r"^(clip_grad_norm_?|clip_grad_value_|dispatch_clip_grad|adaptive_clip_grad)$")
+CLIP_NAME = re.compile(
+    r"^(clip_grad_norm_?|clip_grad_value_|dispatch_clip_grad|adaptive_clip_grad)$"
+)
 # Methods that clip: accelerator.clip_grad_norm_, fabric.clip_gradients, FSDP's model.clip_grad_norm_.
 CLIP_METHOD = re.compile(r"^(clip_grad_norm_?|clip_grad_value_|clip_gradients|clip_grads)$")
 
@@ -126,21 +147,38 @@ FACTORIES = frozenset(
 # Last identifiers of names that say a role; used where nothing better is known.
 NAMES: tuple[tuple[Role, re.Pattern[str]], ...] = (
     (Role.SCHEDULER, re.compile(r"sched|warmup|lr_?decay", re.IGNORECASE)),
-    (Role.SCALER, re.compile(r"(^|_)(grad_?|loss_?|amp_?|fp16_?|[dg]_)?scaler$|^grad_amp$", re.IGNORECASE)),
-    (Role.OPTIMIZER, re.compile(
-        r"(^|_)(optim(izer|iser)?s?|optimi[sz]er_?[a-z0-9]{0,4}|opts?|opt_[a-z0-9]{1,4}|solver)$"
-        r"|optimi[sz]er", re.IGNORECASE)),
+    (
+        Role.SCALER,
+        re.compile(r"(^|_)(grad_?|loss_?|amp_?|fp16_?|[dg]_)?scaler$|^grad_amp$", re.IGNORECASE),
+    ),
+    (
+        Role.OPTIMIZER,
+        re.compile(
+            r"(^|_)(optim(izer|iser)?s?|optimi[sz]er_?[a-z0-9]{0,4}|opts?|opt_[a-z0-9]{1,4}|solver)$"
+            r"|optimi[sz]er",
+            re.IGNORECASE,
+        ),
+    ),
     (Role.ACCELERATOR, re.compile(r"^(accelerator|fabric|accel)$", re.IGNORECASE)),
     (Role.ENGINE, re.compile(r"(^|_)(model_)?engine$", re.IGNORECASE)),
     (Role.LOADER, re.compile(r"loader|(^|_)dl$|dataloader|^loader", re.IGNORECASE)),
-    (Role.CRITERION, re.compile(
-        r"^(criterion\w*|crit|loss_?f(n|unc|cn|ct|unction)|\w*_criterion|bce|mse|ce)$|^loss_?func",
-        re.IGNORECASE)),
+    (
+        Role.CRITERION,
+        re.compile(
+            r"^(criterion\w*|crit|loss_?f(n|unc|cn|ct|unction)|\w*_criterion|bce|mse|ce)$|^loss_?func",
+            re.IGNORECASE,
+        ),
+    ),
     (Role.ENVIRONMENT, re.compile(r"(^|_)(envs?|environment|simulator)$", re.IGNORECASE)),
-    (Role.MODEL, re.compile(
-        r"(^|_)(model|net|network|classifier|backbone|encoder|decoder|generator|discriminator|net[gd]"
-        r"|unet|transformer|agent|policy|actor|critic|student|teacher|module|vae|gan|ddp)_?\d*$"
-        r"|^[GD]$", re.IGNORECASE)),
+    (
+        Role.MODEL,
+        re.compile(
+            r"(^|_)(model|net|network|classifier|backbone|encoder|decoder|generator|discriminator|net[gd]"
+            r"|unet|transformer|agent|policy|actor|critic|student|teacher|module|vae|gan|ddp)_?\d*$"
+            r"|^[GD]$",
+            re.IGNORECASE,
+        ),
+    ),
 )
 
 # What methods called on an object say about its role.
@@ -161,16 +199,22 @@ USES: tuple[tuple[Role, frozenset[str]], ...] = (
     (Role.MODEL, frozenset({"train", "state_dict"})),
 )
 
-LOSS_NAME = re.compile(r"(^|_)(loss(es)?|cost|err|nll|criterion|objective)\d*($|_)|loss", re.IGNORECASE)
+LOSS_NAME = re.compile(
+    r"(^|_)(loss(es)?|cost|err|nll|criterion|objective)\d*($|_)|loss", re.IGNORECASE
+)
 ACCUMULATION_NAME = re.compile(
     r"accum|iter_size|subdivision|update_freq|update_every|grad_acc|micro_?(batch|step)|batch_chunk|n_?micro",
     re.IGNORECASE,
 )
 # Conditions that mean "this update is skipped".
-SKIP_NAME = re.compile(r"nan|inf\b|finite|overflow|skip|valid|found_inf|too_large|explod", re.IGNORECASE)
+SKIP_NAME = re.compile(
+    r"nan|inf\b|finite|overflow|skip|valid|found_inf|too_large|explod", re.IGNORECASE
+)
 EVALUATION_NAME = re.compile(
     r"(^|_)(eval|evaluate|evaluation|valid|validate|validation|val|test|predict|prediction|infer|inference"
-    r"|score|benchmark)(_|$|[A-Z])", re.IGNORECASE)
+    r"|score|benchmark)(_|$|[A-Z])",
+    re.IGNORECASE,
+)
 # Methods that a framework calls, with grad off where that is right (Lightning, MMEngine, Composer, ...).
 FRAMEWORK_HOOK = re.compile(
     r"^(training_step|validation_step|test_step|predict_step|val_step|eval_forward|on_\w+|forward|__call__"
@@ -178,10 +222,14 @@ FRAMEWORK_HOOK = re.compile(
     r"|\w+_hook|\w+_callback)$"
 )
 LIGHTNING_MODULE = re.compile(r"(\w+\.)*LightningModule$|^pl\.LightningModule$")
-MODULE_BASE = re.compile(r"torch\.nn\.(modules\.\w+\.)*[A-Z]\w*|(\w+\.)*LightningModule|(\w+\.)*PreTrainedModel")
+MODULE_BASE = re.compile(
+    r"torch\.nn\.(modules\.\w+\.)*[A-Z]\w*|(\w+\.)*LightningModule|(\w+\.)*PreTrainedModel"
+)
 # What touches gradients after the window: p.grad.mul_, scale_grads, all-reduce of gradients.
 GRADIENT_SCALING = re.compile(
-    r"(scale|multiply|normali[sz]e|average|div|rescale)_?\w*grad|grad\w*_(scale|norm|div|avg)", re.IGNORECASE)
+    r"(scale|multiply|normali[sz]e|average|div|rescale)_?\w*grad|grad\w*_(scale|norm|div|avg)",
+    re.IGNORECASE,
+)
 
 # Words that make a function worth following: it has training events of its own.
 EVENT_WORDS = frozenset(
@@ -191,6 +239,12 @@ EVENT_WORDS = frozenset(
 MODE_WORDS = frozenset("eval train no_grad inference_mode set_grad_enabled requires_grad_".split())
 
 
+@lru_cache(maxsize=4096)
+def is_transparent(qualified: str) -> bool:
+    return TRANSPARENT.fullmatch(qualified) is not None
+
+
+@lru_cache(maxsize=4096)
 def role_of_constructor(qualified: str) -> Role | None:
     for role, pattern in CONSTRUCTORS:
         if pattern.fullmatch(qualified):
@@ -202,6 +256,7 @@ def role_of_constructor(qualified: str) -> Role | None:
     return None
 
 
+@lru_cache(maxsize=8192)
 def role_of_name(name: str) -> Role | None:
     last = name.rsplit(".", 1)[-1].strip("_")
     for role, pattern in NAMES:

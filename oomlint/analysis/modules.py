@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from oomlint.source import Source
+
+IDENTIFIER = re.compile(r"[^\W\d]\w*")
+# Comments and strings, in the order in which Python reads them.
+TEXTS = re.compile(
+    r"#[^\r\n]*|'''(?:\\.|[^\\])*?'''|\"\"\"(?:\\.|[^\\])*?\"\"\""
+    r"|'(?:\\.|[^\\'\r\n])*'|\"(?:\\.|[^\\\"\r\n])*\"",
+    re.DOTALL,
+)
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -30,20 +39,16 @@ class Function:
 
     @cached_property
     def words(self) -> frozenset[str]:
-        """Last identifiers of everything it refers to, its nested functions included."""
-        found: set[str] = set()
-        stack: list[ast.AST] = list(self.node.body)
-        while stack:
-            node = stack.pop()
-            if isinstance(node, ast.Attribute):
-                found.add(node.attr)
-            elif isinstance(node, ast.Name):
-                found.add(node.id)
-                continue
-            elif isinstance(node, ast.Constant):
-                continue
-            stack.extend(ast.iter_child_nodes(node))
-        return frozenset(found)
+        """Every identifier in its body, its nested functions included."""
+        return frozenset(IDENTIFIER.findall(self.code))
+
+    @cached_property
+    def code(self) -> str:
+        """The text of its body without strings and comments."""
+        source = self.module.source
+        first, last = self.node.body[0].lineno, self.node.end_lineno or self.node.lineno
+        end = source.line_starts[last] if last < len(source.line_starts) else len(source.text)
+        return TEXTS.sub('""', source.text[source.line_starts[first - 1] : end])
 
     @cached_property
     def size(self) -> int:
@@ -59,7 +64,7 @@ class Function:
 
     @cached_property
     def is_generator(self) -> bool:
-        return has_own_yield(self.node)
+        return "yield" in self.code and has_own_yield(self.node)
 
 
 @dataclass(eq=False)
@@ -329,4 +334,3 @@ def has_own_yield(node: FunctionNode) -> bool:
         ):
             stack.extend(ast.iter_child_nodes(child))
     return False
-

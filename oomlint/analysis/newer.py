@@ -18,7 +18,9 @@ def blank_newer_syntax(text: str) -> str | None:
     try:
         wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
         positions = wrapper.resolve(PositionProvider)
-    except Exception:  # libcst raises ParserSyntaxError, and RecursionError's kin from its native part
+    except (
+        Exception
+    ):  # libcst raises ParserSyntaxError, and RecursionError's kin from its native part
         return None
     lines = [match.group() for match in LINE.finditer(text)]
     for node, place in positions.items():

@@ -16,6 +16,12 @@ IMPORT = re.compile(
     re.MULTILINE,
 )
 ANY_DEFINITION = re.compile(r"^[ \t]*(?:async[ \t]+def|def)[ \t]+(\w+)", re.MULTILINE)
+# What makes a function of another file worth reading: it may change modes or gradients, keep or
+# make a loss. Any other is a call that cannot be followed.
+TELLING = re.compile(
+    r"backward|zero_grad|unscale_|clip_|grad|\.eval\(|\.train\(|\.step\(|loss|Loss|\+=|\.append\(|optim|scaler"
+    r"|nn\.|entropy"
+)
 # A line in the first column that does not belong to the definition above it.
 OUTSIDE = re.compile(r"^[^\s#)\]}]", re.MULTILINE)
 
@@ -49,6 +55,8 @@ def define(module: LazyModule, start: int) -> None:
     text = module.source.text
     after = OUTSIDE.search(text, text.find("\n", start) + 1 or len(text))
     end = after.start() if after else len(text)
+    if not text.startswith("class", start) and not TELLING.search(text, start, end):
+        return
     first = start
     while first > 0:
         above = text.rfind("\n", 0, first - 1) + 1
@@ -83,6 +91,8 @@ def eventful_by_text(text: str, words: frozenset[str]) -> frozenset[str]:
     names = {name for name, piece in pieces if any(word in piece for word in words)}
     for _ in range(2):
         names |= {
-            name for name, piece in pieces if any(f"{other}(" in piece for other in names if other != name)
+            name
+            for name, piece in pieces
+            if any(f"{other}(" in piece for other in names if other != name)
         }
     return frozenset(names - {"__init__"})

@@ -83,5 +83,3 @@ def parse_newer(text: str) -> ast.Module | None:
         return parse_here(blanked) if blanked is not None else None
     except (SyntaxError, RecursionError, ValueError):
         return None
-
-

@@ -79,7 +79,7 @@ class Project:
     dependencies: set[Path] = field(default_factory=set)
     asked_callers: bool = False
     # Answers that do not change during one analysis.
-    found: dict[tuple[Path, str], Definition | None] = field(default_factory=dict)
+    found: dict[tuple[int, str], Definition | None] = field(default_factory=dict)
     starts: dict[Path, list[Path]] = field(default_factory=dict)
     loaded: set[Path] = field(default_factory=set)
     lineages: dict[Class, list[Class]] = field(default_factory=dict)
@@ -115,7 +115,7 @@ class Project:
 
     def find(self, qualified: str, importer: Module, depth: int = 0) -> Definition | None:
         """What a qualified name means inside the project; None for everything outside of it."""
-        key = (importer.path, qualified)
+        key = (id(importer), qualified)
         if key not in self.found:
             self.found[key] = self.search(qualified, importer, depth)
         return self.found[key]

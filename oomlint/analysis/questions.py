@@ -402,7 +402,11 @@ def divides_elsewhere(window: Window) -> bool:
                 if size in ast.unparse(divisor):
                     return True
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                if node.func.attr in ("div", "div_") and node.args and size in ast.unparse(node.args[0]):
+                if (
+                    node.func.attr in ("div", "div_")
+                    and node.args
+                    and size in ast.unparse(node.args[0])
+                ):
                     return True
     return False
 
@@ -412,8 +416,7 @@ def only_backward(window: Window) -> bool:
     nodes = {
         id(event.node)
         for event in window.world.events
-        if event.kind is Kind.BACKWARD
-        and any(m.serial == window.loop.serial for m in event.loops)
+        if event.kind is Kind.BACKWARD and any(m.serial == window.loop.serial for m in event.loops)
     }
     return len(nodes) == 1
 
@@ -425,7 +428,9 @@ def carries_over(window: Window) -> bool:
     if guard is None or function is None or len(window.backward.loops) < 2:
         return False
     inner, outer = window.backward.loops[-1].node, window.backward.loops[-2].node
-    names = {ast.unparse(n) for n in ast.walk(guard.test) if isinstance(n, ast.Name | ast.Attribute)}
+    names = {
+        ast.unparse(n) for n in ast.walk(guard.test) if isinstance(n, ast.Name | ast.Attribute)
+    }
     outer_targets = targets_of(outer)
     for node in ast.walk(function.node):
         if isinstance(node, ast.Assign) and any(ast.unparse(t) in names for t in node.targets):
@@ -439,7 +444,9 @@ def carries_over(window: Window) -> bool:
 
 def targets_of(loop: ast.AST) -> set[str]:
     target = getattr(loop, "target", None)
-    return {n.id for n in ast.walk(target) if isinstance(n, ast.Name)} if target is not None else set()
+    return (
+        {n.id for n in ast.walk(target) if isinstance(n, ast.Name)} if target is not None else set()
+    )
 
 
 def is_reset_inside(outer: ast.AST, inner: ast.AST, name: str) -> bool:

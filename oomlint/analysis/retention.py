@@ -78,9 +78,7 @@ def outlives(event: Event) -> bool:
     return not reset_in_loop(event)
 
 
-def backward_of(
-    world: World, event: Event, walked: list[tuple[Event, set[int]]]
-) -> Event | None:
+def backward_of(world: World, event: Event, walked: list[tuple[Event, set[int]]]) -> Event | None:
     """The backward that goes through the kept value's graph in the same iteration."""
     if event.value is None:
         return None
@@ -99,7 +97,9 @@ def shares_iteration(backward: Event, event: Event) -> bool:
     crossed = crossed_loop(event)
     if crossed is None:
         return False
-    return any(m.serial == crossed.serial and m.iteration == crossed.iteration for m in backward.loops)
+    return any(
+        m.serial == crossed.serial and m.iteration == crossed.iteration for m in backward.loops
+    )
 
 
 def crossed_loop(event: Event) -> Loop | None:
@@ -139,7 +139,9 @@ def holders(world: World, subject: Container) -> list[Value]:
     return [
         event.subject
         for event in world.events
-        if event.kind is Kind.KEEP and event.subject is not None and event.subject.key == subject.key
+        if event.kind is Kind.KEEP
+        and event.subject is not None
+        and event.subject.key == subject.key
         and event.subject is not subject
     ]
 
