@@ -59,7 +59,7 @@ class Claim(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Replaces the code points `start:end` of the text by `content`; an insertion has start == end."""
+    """Replaces the code points `start:end` by `content`; an insertion has start == end."""
 
     start: int
     end: int

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MAX_BYTES = 10 * 1024 * 1024
-# CPython's tokenizer refuses more than 200 nested brackets; libcst's crashes the process at some 800.
+# CPython refuses more than 200 nested brackets; libcst crashes the process at some 800.
 MAX_NESTING = 200
 
 LINE_END = re.compile(r"\r\n|\r|\n")

@@ -13,13 +13,13 @@ from oomlint.rule import Claim, Finding, Rule, Severity
 class EvalWithoutNoGrad(Rule):
     """
     ## What it does
-    Checks for forwards in evaluation, inference or rollout loops that run with grad mode on although
-    nobody takes a gradient of their outputs.
+    Checks for forwards in evaluation, inference or rollout loops that run with grad mode on
+    although nobody takes a gradient of their outputs.
 
     ## Why is this bad?
     `eval()` changes dropout and batch norm, not autograd. Every forward saves its activations for a
-    backward that never comes: the peak of device memory is that of training, and where outputs or sums
-    of losses are kept it grows with every batch until the run is out of memory.
+    backward that never comes: the peak of device memory is that of training, and where outputs or
+    sums of losses are kept it grows with every batch until the run is out of memory.
 
     ## Example
     ```python
@@ -50,7 +50,8 @@ class EvalWithoutNoGrad(Rule):
     Safe: outputs are the same numbers. No fix is offered where the region takes gradients.
 
     ## Measured
-    The peak of device bytes in the evaluation falls; where outputs are kept, growth per batch stops.
+    The peak of device bytes in the evaluation falls; where outputs are kept, growth per batch
+    stops.
 
     ## References
     - [PyTorch: locally disabling gradient computation](https://docs.pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation)

@@ -18,8 +18,8 @@ class RetainedLoss(Rule):
 
     ## Why is this bad?
     After the backward the activations are gone, but the graph's nodes stay alive in host memory for
-    every step that is kept, and every later operation on the total makes the chain longer. Without a
-    backward, or with `retain_graph=True`, all activations of every step stay on the device.
+    every step that is kept, and every later operation on the total makes the chain longer. Without
+    a backward, or with `retain_graph=True`, all activations of every step stay on the device.
 
     ## Example
     ```python

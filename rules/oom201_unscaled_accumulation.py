@@ -22,8 +22,8 @@ class UnscaledAccumulation(Rule):
 
     ## Why is this bad?
     The gradient at the step is the sum of the micro-batches' means: N times too large. Plain SGD
-    takes steps that are N times too long, clipping bites N times too early; Adam hides it. Memory is
-    the same with and without the division.
+    takes steps that are N times too long, clipping bites N times too early; Adam hides it. Memory
+    is the same with and without the division.
 
     ## Example
     ```python
@@ -56,11 +56,12 @@ class UnscaledAccumulation(Rule):
     ```
 
     ## Fix safety
-    Unsafe: gradients become N times smaller, so a learning rate tuned for the wrong ones may not fit.
+    Unsafe: gradients become N times smaller, so a learning rate tuned for the wrong ones may not
+    fit.
 
     ## Measured
-    With four micro-batches the gradient norm at the step is 4.0 times its value after the fix; device
-    memory does not differ by a byte.
+    With four micro-batches the gradient norm at the step is 4.0 times its value after the fix;
+    device memory does not differ by a byte.
 
     ## References
     - [PyTorch: gradient accumulation](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation)
@@ -84,8 +85,8 @@ class UnscaledAccumulation(Rule):
                 seen.add(id(node))
                 count = ast.unparse(window.size) if window.size is not None else "the window's size"
                 message = (
-                    f"the loss of every micro-batch is backpropagated undivided: the gradient at the "
-                    f"step is {count} times too large"
+                    "the loss of every micro-batch is backpropagated undivided: "
+                    f"the gradient at the step is {count} times too large"
                 )
                 path = [
                     (window.backward, "backward of every micro-batch"),

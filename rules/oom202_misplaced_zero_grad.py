@@ -17,9 +17,9 @@ from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
 class MisplacedZeroGrad(Rule):
     """
     ## What it does
-    Checks for `zero_grad()` between the backward and the step that should use its gradients: directly
-    before the step, on every micro-batch of an accumulation window, or at the start of an epoch while
-    a window is still open.
+    Checks for `zero_grad()` between the backward and the step that should use its gradients:
+    directly before the step, on every micro-batch of an accumulation window, or at the start of an
+    epoch while a window is still open.
 
     ## Why is this bad?
     The optimizer steps on nothing, or on the gradient of the last micro-batch only. Nothing fails;
@@ -94,9 +94,9 @@ def erased(world: World) -> Iterator[Erasure]:
         zero = ask.last_before(
             world,
             step,
-            lambda e: (
+            lambda e, optimizer=step.subject: (  # type: ignore[misc]
                 e.kind in (Kind.BACKWARD, Kind.GRADIENT_TOUCHED, Kind.GRADIENT_TAKEN)
-                or (e.kind is Kind.ZERO_GRAD and ask.concerns(e, step.subject))
+                or (e.kind is Kind.ZERO_GRAD and ask.concerns(e, optimizer))
             ),
         )
         if (

@@ -19,8 +19,8 @@ class MissingZeroGrad(Rule):
     way that zeroes this optimizer's gradients.
 
     ## Why is this bad?
-    `backward` adds to `.grad`, so every step uses the sum of all gradients since the start. The update
-    grows with the number of steps and points in the wrong direction. Memory does not change.
+    `backward` adds to `.grad`, so every step uses the sum of all gradients since the start. The
+    update grows with the number of steps and points in the wrong direction. Memory does not change.
 
     ## Example
     ```python

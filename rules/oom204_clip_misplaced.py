@@ -19,8 +19,9 @@ class ClipMisplaced(Rule):
     accumulation window, and for clipping inside Lightning's `training_step`.
 
     ## Why is this bad?
-    The gradients that the optimizer uses are not the ones that were clipped: the step is as large as
-    without clipping (after the step, before the backward), or partial sums are clipped one by one.
+    The gradients that the optimizer uses are not the ones that were clipped: the step is as large
+    as without clipping (after the step, before the backward), or partial sums are clipped one by
+    one.
 
     ## Example
     ```python
@@ -54,7 +55,8 @@ class ClipMisplaced(Rule):
     Unsafe: the steps are clipped from then on, so results change.
 
     ## Measured
-    The gradient norm at the step exceeds max_norm before the fix (124.5 against 1.0) and respects it after.
+    The gradient norm at the step exceeds max_norm before the fix (124.5 against 1.0) and respects
+    it after.
 
     ## References
     - [PyTorch: clip_grad_norm_](https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html)
@@ -164,7 +166,10 @@ def per_micro_batch(world: World, clip: Event) -> Judgement | None:
         if not guarded and window.backward.index < clip.index < window.step.index:
             following = ask.first_after(world, clip, lambda e: e.kind in FLOW)
             if following is not None and following.kind in (Kind.BACKWARD, Kind.ZERO_GRAD):
-                message = "gradients are clipped on every micro-batch: partial sums are cut, not the step's gradient"
+                message = (
+                    "gradients are clipped on every micro-batch: "
+                    "partial sums are cut, not the step's gradient"
+                )
                 return message, window.step, "step of the window", False
     return None
 

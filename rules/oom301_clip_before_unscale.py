@@ -16,13 +16,13 @@ from oomlint.rule import Claim, Finding, Rule, Severity
 class ClipBeforeUnscale(Rule):
     """
     ## What it does
-    Checks for gradient clipping between `scaler.scale(loss).backward()` and `scaler.step(optimizer)`
-    with no `scaler.unscale_(optimizer)` on the way.
+    Checks for gradient clipping between `scaler.scale(loss).backward()` and
+    `scaler.step(optimizer)` with no `scaler.unscale_(optimizer)` on the way.
 
     ## Why is this bad?
-    The gradients are still multiplied by the loss scale (65536 at the start), so nearly every step is
-    clipped, and after the scaler has divided them again the update is smaller by up to the scale.
-    Training goes on, silently and far too slowly.
+    The gradients are still multiplied by the loss scale (65536 at the start), so nearly every step
+    is clipped, and after the scaler has divided them again the update is smaller by up to the
+    scale. Training goes on, silently and far too slowly.
 
     ## Example
     ```python

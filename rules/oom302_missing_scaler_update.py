@@ -56,7 +56,8 @@ class MissingScalerUpdate(Rule):
     Safe: without the update the second step raises.
 
     ## Measured
-    "step() has already been called since the last update()" at the second step; gone with the update.
+    "step() has already been called since the last update()" at the second step; gone with the
+    update.
 
     ## References
     - [PyTorch: GradScaler](https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling)

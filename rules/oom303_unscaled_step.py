@@ -21,9 +21,9 @@ class UnscaledStep(Rule):
     backward that was not scaled.
 
     ## Why is this bad?
-    The optimizer sees gradients that are too large (or, after an unscaled backward, too small) by the
-    loss scale, 65536 at the start; and an overflow is no longer noticed. Adam hides the size of the
-    gradients, SGD, clipping and weight decay do not.
+    The optimizer sees gradients that are too large (or, after an unscaled backward, too small) by
+    the loss scale, 65536 at the start; and an overflow is no longer noticed. Adam hides the size of
+    the gradients, SGD, clipping and weight decay do not.
 
     ## Example
     ```python
@@ -105,7 +105,7 @@ class UnscaledStep(Rule):
 
 
 def feeding(world: World, step: Event) -> list[Event]:
-    """The backwards since the last zeroing or step of these gradients; empty where they are unscaled."""
+    """The backwards since these gradients were zeroed or used; empty where they are unscaled."""
     found: list[Event] = []
     for event in ask.before(world, step, lambda e: False):
         if event.kind is Kind.UNSCALE and (
@@ -141,7 +141,7 @@ def mixed(model: Model, backward: Event) -> bool:
 
 
 def step_through(model: Model, step: Event, scaler: Value | None, world: World) -> Fix | None:
-    """`scaler.step(optimizer)` in place of `optimizer.step()`, where the function names the scaler."""
+    """`scaler.step(optimizer)` for `optimizer.step()`, where the function names the scaler."""
     optimizer = receiver_text(step)
     names = [
         receiver_text(event)

@@ -59,7 +59,8 @@ class DoubleUnscale(Rule):
     Unsafe: which of the two calls was meant is the author's to say.
 
     ## Measured
-    "unscale_() has already been called on this optimizer since the last update()"; gone after the fix.
+    "unscale_() has already been called on this optimizer since the last update()"; gone after the
+    fix.
 
     ## References
     - [PyTorch: GradScaler.unscale_](https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling)

@@ -1,4 +1,4 @@
-"""Calls: which training events they are, what they return, and which are followed into the project."""
+"""Calls: which training events they are, what they return, which are followed further."""
 
 from __future__ import annotations
 
@@ -358,10 +358,9 @@ def method_backward(
     wrapped = role in (Role.ACCELERATOR, Role.ENGINE, Role.OPTIMIZER, Role.SCALER, Role.MODEL)
     if not wrapped and isinstance(receiver, Unknown | Instance) and arguments:
         first = arguments[0]
-        wrapped = (
-            isinstance(receiver, Instance)
-            or (isinstance(first, Tensor)
-            and (not knowledge.LOSS_NAME.search(receiver.name) and first.loss))
+        wrapped = isinstance(receiver, Instance) or (
+            isinstance(first, Tensor)
+            and (not knowledge.LOSS_NAME.search(receiver.name) and first.loss)
         )
     if wrapped and arguments:
         name = role.value if role else "wrapper"
@@ -634,8 +633,8 @@ METHODS: dict[str, Handler] = {
 }
 
 SAME_OBJECT = frozenset(
-    "to cuda cpu half float double bfloat16 share_memory contiguous apply requires_grad_ type compile"
-    " xpu npu mlu".split()
+    "to cuda cpu half float double bfloat16 share_memory contiguous apply requires_grad_ type"
+    " compile xpu npu mlu".split()
 )
 
 
@@ -721,8 +720,8 @@ def opaque(
 
 
 def emit_opaque(world: World, node: ast.Call, receiver: Value | None, inputs: list[Value]) -> None:
-    """A call that cannot be followed and gets an object of the training step may do anything to it."""
-    held = [
+    """A call that cannot be followed may do anything to the objects that it gets."""
+    held: list[Value] = [
         value
         for given in inputs
         for value in options(given)
@@ -771,7 +770,7 @@ def call_external(
             return first
         if off is not None:
             known = isinstance(off, Constant)
-            mode = None if not known else (True if off.value is False else False)  # type: ignore[attr-defined]
+            mode = None if not known else (off.value is False)  # type: ignore[attr-defined]
             return GradContext(qualified, mode=mode)
         return GradContext(qualified, mode=False)
     if knowledge.ENABLE_GRAD.fullmatch(qualified):
@@ -782,7 +781,7 @@ def call_external(
         world.emit(Kind.GRADIENT_TAKEN, node, None, first)
         kept = keywords.get("create_graph")
         second = isinstance(kept, Constant) and kept.value is True
-        return Tensor(f"grad@{node.lineno}:{world.marks}", graph=True if second else False)
+        return Tensor(f"grad@{node.lineno}:{world.marks}", graph=bool(second))
     if knowledge.AUTOGRAD_BACKWARD.fullmatch(qualified) or qualified.endswith("autograd.backward"):
         if first is not None:
             backward(
@@ -908,7 +907,8 @@ def make_thing(
     arguments: Arguments,
     keywords: Keywords,
 ) -> Value:
-    key = f"{qualified.rsplit('.', 1)[-1]}@{world.frame.module.name}:{node.lineno}:{node.col_offset}:{world.marks}"
+    place = f"{world.frame.module.name}:{node.lineno}:{node.col_offset}"
+    key = f"{qualified.rsplit('.', 1)[-1]}@{place}:{world.marks}"
     reduction = ""
     if role is Role.CRITERION:
         given = keywords.get("reduction")
@@ -1092,7 +1092,7 @@ def follow(
     grad, contexts = world.grad, list(world.contexts)
     mode = decorated_mode(world, function)
     if mode is not None:
-        world.grad = mode if mode != "unsure" else None
+        world.grad = mode if isinstance(mode, bool) else None
     world.calls.append(Call(node, world.frame.module, function, caller_this, target.this))
     world.frames.append(frame)
     try:
@@ -1153,7 +1153,7 @@ def decorated_mode(world: World, function: Function) -> bool | str | None:
         qualified = module.imports.get(head, head) + (f".{rest}" if rest else "")
         if knowledge.NO_GRAD.fullmatch(qualified):
             if call and call.args and isinstance(call.args[0], ast.Constant):
-                return True if call.args[0].value is False else False
+                return call.args[0].value is False
             return False
         if knowledge.ENABLE_GRAD.fullmatch(qualified):
             return True

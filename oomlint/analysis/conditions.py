@@ -195,7 +195,7 @@ def branch(
     leaves, leaves_else = exits_memo(module, body), exits_memo(module, orelse)
     if not eventful and (leaves or leaves_else) and not open_events(world):
         if not leaves or not leaves_else:
-            return False if leaves else True
+            return not leaves
         return None
     if not eventful and not leaves and not leaves_else:
         return None
@@ -240,7 +240,7 @@ def exits(nodes: Iterable[ast.AST]) -> bool:
 
 
 def open_events(world: World) -> bool:
-    """Whether a training event has happened in the current iteration, so that leaving it matters."""
+    """Whether a training event has happened in this iteration, so that leaving it matters."""
     marks = world.marks
     for event in reversed(world.events[-40:]):
         if event.kind in ORDERED and event.marks[: len(marks)] == marks:

@@ -35,8 +35,8 @@ def unit(module: Module, node: ast.AST) -> str:
 
 
 def first_row(statement: ast.stmt) -> int:
-    decorators = getattr(statement, "decorator_list", None)
-    return min([statement.lineno, *(d.lineno for d in decorators or ())])
+    decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
+    return min([statement.lineno, *(decorator.lineno for decorator in decorators)])
 
 
 def stands_alone(module: Module, statement: ast.stmt) -> None:

@@ -92,9 +92,9 @@ def imported(world: World, module: Module, qualified: str) -> Value:
 
 # Packages that are never part of the project that is checked, so that no file is looked for.
 knowledge_of_outside = frozenset(
-    "torch numpy os sys math time random json logging argparse functools itertools collections typing"
-    " pathlib re datetime tqdm abc dataclasses contextlib copy warnings shutil pickle pandas scipy"
-    " sklearn matplotlib PIL cv2 wandb yaml omegaconf hydra".split()
+    "torch numpy os sys math time random json logging argparse functools itertools collections"
+    " typing pathlib re datetime tqdm abc dataclasses contextlib copy warnings shutil pickle pandas"
+    " scipy sklearn matplotlib PIL cv2 wandb yaml omegaconf hydra".split()
 )
 
 
@@ -142,10 +142,10 @@ def unknown(world: World, key: str, name: str) -> Unknown:
 
 
 BUILTINS = frozenset(
-    "abs all any bool bytes callable dict dir divmod enumerate eval exec filter float format frozenset"
-    " getattr hasattr hash id input int isinstance issubclass iter len list map max min next object open"
-    " pow print range repr reversed round set setattr slice sorted staticmethod str sum super tuple type"
-    " vars zip exit quit".split()
+    "abs all any bool bytes callable dict dir divmod enumerate eval exec filter float format"
+    " frozenset getattr hasattr hash id input int isinstance issubclass iter len list map max min"
+    " next object open pow print range repr reversed round set setattr slice sorted staticmethod"
+    " str sum super tuple type vars zip exit quit".split()
 )
 
 # attributes

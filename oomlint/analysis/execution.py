@@ -377,8 +377,7 @@ def run_both(world: World, node: ast.If, key: str) -> Signal:
     if this is not None:
         merge(this.attributes, held, start_this)
     merge(world.attributes, attributes, start_attributes)
-    for name, when in start_born.items():
-        frame.born[name] = when if name in frame.born else when
+    frame.born.update(start_born)
     return None
 
 

@@ -63,7 +63,7 @@ BACKWARD = frozenset({"backward", "manual_backward"})
 
 
 def can_matter(module: Module, function: Function) -> bool:
-    """Whether a rule could find anything on the way from a function: backward and step, or evaluation."""
+    """Whether a function reaches what a rule could judge: backward and step, or evaluation."""
     words = reach(module, function)
     if "step" in words and words & BACKWARD:
         return True

@@ -1,4 +1,4 @@
-"""Forwards that build a graph which nobody uses: evaluation, inference, rollouts with grad mode on."""
+"""Forwards whose graph nobody uses: evaluation, inference and rollouts with grad mode on."""
 
 from __future__ import annotations
 
@@ -266,8 +266,7 @@ def wrap_loop(model: Model, region: Region, name: str, imports: tuple[Edit, ...]
 
 
 def enclosing_loop(module: Module, node: ast.AST) -> ast.stmt | None:
-    """The outermost loop inside the same function that holds only evaluation is the caller's to judge;
-    the innermost is always right."""
+    """The innermost loop around a node, inside its function."""
     for parent in module.enclosing(node):
         if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             return None

@@ -77,7 +77,7 @@ def keep_in_total(
     born: Marks,
     total: Value,
 ) -> None:
-    """`total += value`, `total = total + value`, a moving average: the old value lives in the new one."""
+    """`total += value` or a moving average: the old value lives on in the new one."""
     if crosses(born, world.marks) and may_have_graph(value):
         expression = getattr(node, "value", None)
         leaf = graph_leaves(world, expression) if isinstance(expression, ast.expr) else []

@@ -108,7 +108,7 @@ CLIP = re.compile(
 CLIP_NAME = re.compile(
     r"^(clip_grad_norm_?|clip_grad_value_|dispatch_clip_grad|adaptive_clip_grad)$"
 )
-# Methods that clip: accelerator.clip_grad_norm_, fabric.clip_gradients, FSDP's model.clip_grad_norm_.
+# Methods that clip: accelerator.clip_grad_norm_, fabric.clip_gradients, FSDP's own.
 CLIP_METHOD = re.compile(r"^(clip_grad_norm_?|clip_grad_value_|clip_gradients|clip_grads)$")
 
 AUTOGRAD_GRAD = re.compile(r"torch\.autograd\.(grad|functional\.\w+)|torch\.func\.\w+")
@@ -133,8 +133,10 @@ NUMBER_MODULES = frozenset("numpy np math time os random json logging datetime".
 # Methods that make a tensor from a tensor, graph included; on anything else they would be odd.
 TENSOR_METHODS = frozenset(
     "mean sum cpu cuda to float half double bfloat16 squeeze unsqueeze view reshape flatten permute"
-    " transpose contiguous clone softmax log_softmax sigmoid relu exp log abs pow sqrt mul div add sub neg"
-    " clamp norm logsumexp std var prod gather masked_fill expand repeat cumsum dot mm matmul bmm"
+    " transpose contiguous clone softmax log_softmax sigmoid relu exp"
+    " log abs pow sqrt mul div add sub"
+    " neg clamp norm logsumexp std var prod gather"
+    " masked_fill expand repeat cumsum dot mm matmul bmm"
     " chunk split unbind max min topk type_as".split()
 )
 # Functions of torch that make tensors without a graph.
@@ -215,7 +217,7 @@ EVALUATION_NAME = re.compile(
     r"|score|benchmark)(_|$|[A-Z])",
     re.IGNORECASE,
 )
-# Methods that a framework calls, with grad off where that is right (Lightning, MMEngine, Composer, ...).
+# Methods that a framework calls, with grad off where that is right (Lightning, MMEngine ...).
 FRAMEWORK_HOOK = re.compile(
     r"^(training_step|validation_step|test_step|predict_step|val_step|eval_forward|on_\w+|forward|__call__"
     r"|(train|valid|val|test|eval|predict|infer|inference|sample)_(step|epoch|batch|one_epoch|fn)"
@@ -233,8 +235,9 @@ GRADIENT_SCALING = re.compile(
 
 # Words that make a function worth following: it has training events of its own.
 EVENT_WORDS = frozenset(
-    "backward step zero_grad unscale_ clip_grad_norm_ clip_grad_norm clip_grad_value_ manual_backward"
-    " dispatch_clip_grad clip_gradients first_step second_step unscale_gradients scale_loss".split()
+    "backward step zero_grad unscale_ clip_grad_norm_ clip_grad_norm clip_grad_value_"
+    " manual_backward dispatch_clip_grad clip_gradients"
+    " first_step second_step unscale_gradients scale_loss".split()
 )
 MODE_WORDS = frozenset("eval train no_grad inference_mode set_grad_enabled requires_grad_".split())
 

@@ -177,7 +177,7 @@ class LazyModule(Module):
 
 
 def module_name(path: Path) -> tuple[str, bool]:
-    """The dotted name of a file, from the `__init__.py` files above it, and whether it is a package."""
+    """The dotted name of a file, from the `__init__.py` above it, and whether it is a package."""
     is_package = path.stem == "__init__"
     parts = [] if is_package else [path.stem]
     folder = path.parent

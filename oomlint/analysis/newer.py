@@ -1,4 +1,4 @@
-"""Blanks syntax that the running Python does not know, in place, so that every position stays true."""
+"""Blanks syntax that the running Python does not know, in place: positions stay true."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)?")
 
 
 def blank_newer_syntax(text: str) -> str | None:
-    """The same text with type statements, type parameters, `except*` and nested f-string quotes blanked.
+    """The same text with type statements, type parameters, `except*` and f-strings blanked.
 
     None where libcst does not accept the text either.
     """
@@ -49,7 +49,7 @@ def replace(lines: list[str], place: CodeRange, content: str) -> None:
         start = place.start.column if row == first else 0
         end = place.end.column if row == last else len(body)
         filler = content if row == first else ""
-        # A statement that spans lines stays one logical line only inside brackets, so join with "\\".
+        # A statement that spans lines stays one logical line: join with a backslash.
         tail = "" if row == last else "\\"
         width = end - start - len(filler) - len(tail)
         lines[row] = body[:start] + filler + " " * width + tail + body[end:] + line[len(body) :]

@@ -1,4 +1,4 @@
-"""A file that is only looked into: its definitions found by their lines, parsed one by one when asked for."""
+"""A file that is only looked into: definitions found by their lines, parsed when asked for."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ ANY_DEFINITION = re.compile(r"^[ \t]*(?:async[ \t]+def|def)[ \t]+(\w+)", re.MULT
 # What makes a function of another file worth reading: it may change modes or gradients, keep or
 # make a loss. Any other is a call that cannot be followed.
 TELLING = re.compile(
-    r"backward|zero_grad|unscale_|clip_|grad|\.eval\(|\.train\(|\.step\(|loss|Loss|\+=|\.append\(|optim|scaler"
-    r"|nn\.|entropy"
+    r"backward|zero_grad|unscale_|clip_|grad|\.eval\(|\.train\(|\.step\(|loss|Loss|\+="
+    r"|\.append\(|optim|scaler|nn\.|entropy"
 )
 # A line in the first column that does not belong to the definition above it.
 OUTSIDE = re.compile(r"^[^\s#)\]}]", re.MULTILINE)
@@ -33,7 +33,7 @@ def sketch(source: Source) -> Module:
     add_imports(module, source.text)
     for match in DEFINITION.finditer(source.text):
         module.pending.setdefault(match[1], match.start())
-    module.define = define  # type: ignore[assignment]
+    module.define = define
     return module
 
 

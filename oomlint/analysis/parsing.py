@@ -1,4 +1,4 @@
-"""Text to syntax tree: `ast` for speed and positions, libcst where the text is newer than the running Python."""
+"""Text to syntax tree: `ast` for speed, libcst where the text is newer than this Python."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ parsed: OrderedDict[Path, tuple[Stamp, Module | None]] = OrderedDict()
 
 
 def load(path: Path) -> Module | None:
-    """The module at a path, from memory while the file is unchanged; None where it cannot be read."""
+    """The module at a path, from memory while the file is unchanged; None if unreadable."""
     try:
         status = os.stat(path)
     except OSError:

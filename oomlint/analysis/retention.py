@@ -147,7 +147,7 @@ def holders(world: World, subject: Container) -> list[Value]:
 
 
 def passed_on(world: World, event: Event) -> bool:
-    """Whether a later call that cannot be followed gets the total or the container for a backward."""
+    """Whether a later call that cannot be followed gets the total for a backward."""
     for later in world.events[event.index + 1 :]:
         if later.kind is not Kind.OPAQUE_CALL:
             continue
@@ -258,7 +258,8 @@ def argument_of(call: ast.Call) -> ast.expr | None:
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
     candidates = [part for part in given if not isinstance(part, ast.Constant | ast.JoinedStr)]
     named = [part for part in candidates if knowledge.LOSS_NAME.search(ast.unparse(part))]
-    return (named or candidates or [None])[0]
+    chosen = named or candidates
+    return chosen[0] if chosen else None
 
 
 def detach(model: Model, retention: Retention) -> Fix | None:

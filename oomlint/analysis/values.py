@@ -1,4 +1,4 @@
-"""What an expression can be while the training step is followed: abstract values with an identity."""
+"""What an expression can be while the training step is followed: values with an identity."""
 
 from __future__ import annotations
 
