@@ -395,12 +395,21 @@ def binary(
             for side in (left, right)
             if not isinstance(side, Tensor)
         )
+    # A mean times the number of samples is a sum.
+    counted = sign == "*" and any(
+        knowledge.SAMPLE_COUNT.search(side.key) for side in (left, right) if is_plain_or_name(side)
+    )
     return Tensor(
         key,
         parents=(left, right),
         graph=None if world.grad is not False else False,
         divided=divided,
+        reduction="sum" if counted else "",
     )
+
+
+def is_plain_or_name(value: Value) -> bool:
+    return not isinstance(value, Tensor) or value.opaque
 
 
 def is_accumulation(key: str) -> bool:

@@ -31,6 +31,7 @@ from oomlint.analysis.values import (
     Value,
     ancestors,
     join,
+    may_have_graph,
     settled,
 )
 
@@ -128,12 +129,15 @@ def assign(world: World, target: ast.expr, value: Value, node: ast.stmt, source:
     if isinstance(target, ast.Attribute) and target.attr == "requires_grad":
         freeze_parameter(world, node, target, value)
         return
+    if isinstance(target, ast.Subscript):
+        bind_item(world, target, value, node, source)
+        return
     bind(world, target, value)
 
 
 def is_total(old: Value, value: Value, target: ast.expr, source: ast.expr) -> bool:
     """Whether a new value is the old one with something added, mixed in or put beside it."""
-    if not isinstance(source, ast.BinOp) or not isinstance(value, Tensor):
+    if not isinstance(source, ast.BinOp | ast.IfExp) or not isinstance(value, Tensor | Either):
         return False
     text = ast.unparse(target)
     mentioned = any(
@@ -227,14 +231,35 @@ def bind(world: World, target: ast.expr, value: Value, born: Marks | None = None
         bind(world, target.value, value)
 
 
-def bind_item(world: World, target: ast.Subscript, value: Value) -> None:
+def bind_item(
+    world: World,
+    target: ast.Subscript,
+    value: Value,
+    node: ast.stmt | None = None,
+    source: ast.expr | None = None,
+) -> None:
     receiver = settled(evaluate(world, target.value))
     index = evaluate(world, target.slice)
     if isinstance(receiver, Container):
         if isinstance(index, Constant) and isinstance(index.value, str):
             receiver.names[index.value] = value
-        elif len(receiver.items) < 8:
+            return
+        if len(receiver.items) < 8:
             receiver.items.append(value)
+        # A key that changes with the loop makes an entry in every iteration.
+        grows = "#" in index.key and not receiver.bounded and crosses(receiver.born, world.marks)
+        if grows and source is not None and may_have_graph(value):
+            leaf = graph_leaves(world, source)
+            world.emit(
+                Kind.KEEP,
+                node or target,
+                receiver,
+                value,
+                how="container",
+                born=receiver.born,
+                leaves=leaf,
+                place=ast.unparse(target.value),
+            )
     else:
         world.attributes[(receiver.key, f"[{index.key}]")] = value
         world.attribute_born[(receiver.key, f"[{index.key}]")] = world.marks

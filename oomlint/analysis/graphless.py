@@ -76,7 +76,7 @@ def region_of(
     reason = reason_of(world, event)
     if reason is None or trains_beside(world, event):
         return None
-    node = outside_of_training(model, event, wanted)
+    node = place_of(model, event, reason[0], wanted)
     if node is None:
         return None
     function = model.module.function_of(node)
@@ -145,19 +145,22 @@ def trains_beside(world: World, event: Event) -> bool:
     )
 
 
-def outside_of_training(model: Model, event: Event, wanted: set[int]) -> Node | None:
-    """The innermost node on the way to the forward that training does not pass through."""
-    chosen: Node | None = None
+def place_of(model: Model, event: Event, mode: Event, wanted: set[int]) -> Node | None:
+    """The innermost node on the way to the forward whose function is about evaluation.
+
+    That is the function which sets the mode or holds the loop; what training passes through too
+    is not it.
+    """
+    loop = event.loops[-1].node
     for module, node in reversed(positions(event)):
+        if module is not model.module or not isinstance(node, ast.expr | ast.stmt):
+            continue
         if id(node) in wanted:
-            chosen = None
             continue
-        if chosen is None and module is model.module and isinstance(node, ast.expr | ast.stmt):
-            chosen = node
-            break
-        if module is not model.module:
-            continue
-    return chosen
+        function = module.function_of(node)
+        if function is mode.function or function is module.function_of(loop):
+            return node
+    return None
 
 
 def escapes(world: World, event: Event, function: Function) -> bool:
@@ -200,8 +203,19 @@ def excused(model: Model, region: Region) -> bool:
         return False
     known = callers.all_without_grad(model.project, top)
     if known is None:
-        return bool(knowledge.FRAMEWORK_HOOK.match(top.name)) and top.owner is not None
+        return is_hook(model, top)
     return known
+
+
+def is_hook(model: Model, function: Function) -> bool:
+    """Whether a framework is the one who calls a method: nobody in its file does."""
+    if function.owner is None or not knowledge.FRAMEWORK_HOOK.match(function.name):
+        return False
+    return not any(
+        function.name in other.words
+        for other in model.module.all_functions
+        if other is not function and other.parent is None
+    )
 
 
 # the fix

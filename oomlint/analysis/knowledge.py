@@ -208,6 +208,10 @@ ACCUMULATION_NAME = re.compile(
     r"accum|iter_size|subdivision|update_freq|update_every|grad_acc|micro_?(batch|step)|batch_chunk|n_?micro",
     re.IGNORECASE,
 )
+# How code writes the number of samples or tokens in a batch.
+SAMPLE_COUNT = re.compile(
+    r"\.shape|\.size\(|len\(|batch_?size|(^|[._])(bs|n_?tokens|num_tokens|ntokens)\b|numel"
+)
 # Conditions that mean "this update is skipped".
 SKIP_NAME = re.compile(
     r"nan|inf\b|finite|overflow|skip|valid|found_inf|too_large|explod", re.IGNORECASE
