@@ -94,6 +94,13 @@ CASES = {
         NO_EFFECT,
         NO_EFFECT,
     ),
+    "a script on the host": (
+        Claim.PEAK_FALLS,
+        run(allocated_peak=0, requested_peak=0),
+        run(allocated_peak=0, requested_peak=0),
+        NOT_MEASURED,
+        NOT_MEASURED,
+    ),
     "bytes stop growing": (Claim.GROWTH_STOPS, GROWS, run(), CONFIRMED, REFUTED),
     "bytes grow once": (
         Claim.GROWTH_STOPS,

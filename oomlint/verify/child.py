@@ -22,6 +22,8 @@ from oomlint.verify import record
 from oomlint.verify.instrument import NAME, Region, instrumented
 from oomlint.verify.record import Ending
 
+TESTED_TORCH = "2.13"
+
 
 @dataclass(frozen=True, slots=True)
 class Order:
@@ -115,10 +117,7 @@ def prepare(order: Order, journal: Journal) -> Any:
         journal.end(Ending(record.UNUSABLE, message))
     meter: Meter
     if order.device == "emulated" or not real:
-        from oomlint.verify import emulation
-
-        meter = EmulatedMeter(emulation.install(order.capacity or emulation.DEFAULT_CAPACITY))
-        name = "emulated"
+        meter, name = EmulatedMeter(emulate(order, journal)), "emulated"
     else:
         torch.cuda.init()
         meter, name = CudaMeter(), "cuda"
@@ -133,6 +132,19 @@ def prepare(order: Order, journal: Journal) -> Any:
     )
     recorder.install()
     return recorder
+
+
+def emulate(order: Order, journal: Journal) -> Any:
+    """The emulated device; it reaches into torch, so another torch may not let it."""
+    import torch
+
+    try:
+        from oomlint.verify import emulation
+
+        return emulation.install(order.capacity or emulation.DEFAULT_CAPACITY)
+    except (AttributeError, ImportError, RuntimeError) as error:
+        message = f"the emulated device does not work with torch {torch.__version__} ({error})"
+        journal.end(Ending(record.UNUSABLE, f"{message}; torch {TESTED_TORCH} does"))
 
 
 def shelter(folder: Path, torch: Any) -> None:
@@ -191,7 +203,7 @@ def run(order: Order, module: types.ModuleType) -> Ending:
     except SystemExit as error:
         return exited(error)
     except BaseException as error:
-        traceback.print_exception(type(error), error, user_frames(error, order.script))
+        show(error, order.script)
         return raised(error, order.script)
     return Ending(record.FINISHED)
 
@@ -223,9 +235,10 @@ def one_line(text: str) -> str:
     return first if len(first) <= 160 else first[:157] + "..."
 
 
-def user_frames(error: BaseException, script: str) -> types.TracebackType | None:
-    """The traceback from the script's own first frame on."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename != script:
-        trace = trace.tb_next
-    return trace or error.__traceback__
+def show(error: BaseException, script: str) -> None:
+    """Prints the traceback as Python would, without the frames that are not the script's doing."""
+    own = str(Path(__file__).parent)
+    shown = traceback.TracebackException.from_exception(error)
+    frames = [frame for frame in shown.stack if not frame.filename.startswith(own)]
+    shown.stack = traceback.StackSummary.from_list(frames)
+    print("".join(shown.format()), end="", file=sys.stderr)

@@ -78,21 +78,33 @@ def per_optimizer(
 
 
 def peak_falls(before: Run, after: Run) -> Verdict:
+    """Decides by requested bytes, which do not depend on what was allocated earlier."""
     claim = Claim.PEAK_FALLS
+    if off_device(before, after):
+        return Verdict(NOT_MEASURED, OFF_DEVICE, claim)
     one = max(step.requested_peak for step in warm(before.steps))
     other = max(step.requested_peak for step in warm(after.steps))
+    shown = [size(max(step.allocated_peak for step in warm(run.steps))) for run in (before, after)]
     change = one - other
     if abs(change) < PEAK_BYTES or abs(change) < PEAK_SHARE * max(one, other):
-        return Verdict(NO_EFFECT, f"the peak of device bytes stays at {size(other)}", claim)
-    share = f"{abs(change) / one:.0%}" if one else "from nothing"
+        return Verdict(NO_EFFECT, f"the peak of device bytes stays at {shown[1]}", claim)
+    movement = f"from {shown[0]} to {shown[1]}"
     if change > 0:
-        reason = f"the peak of device bytes falls by {share}, from {size(one)} to {size(other)}"
+        reason = f"the peak of device bytes falls by {change / one:.0%}, {movement}"
         return Verdict(CONFIRMED, reason, claim)
-    reason = f"the peak of device bytes rises from {size(one)} to {size(other)}"
-    return Verdict(REFUTED, reason, claim)
+    return Verdict(REFUTED, f"the peak of device bytes rises {movement}", claim)
+
+
+OFF_DEVICE = "the script puts nothing on the device"
+
+
+def off_device(before: Run, after: Run) -> bool:
+    return not any(step.allocated_peak for step in (*before.steps, *after.steps))
 
 
 def growth_stops(before: Run, after: Run) -> Verdict:
+    if off_device(before, after):
+        return Verdict(NOT_MEASURED, OFF_DEVICE, Claim.GROWTH_STOPS)
     one = growth(main_steps(before), lambda step: step.allocated, GROWTH_BYTES)
     other = growth(main_steps(after), lambda step: step.allocated, GROWTH_BYTES)
     return stops(one, other, Claim.GROWTH_STOPS, "device bytes", size)
