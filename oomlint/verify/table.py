@@ -12,7 +12,7 @@ from oomlint.verify.compare import (
     Summary,
     summarise,
 )
-from oomlint.verify.record import Run, plain
+from oomlint.verify.record import ITERATION, Run, plain
 from oomlint.verify.series import size
 
 FORMAT_VERSION = 1
@@ -75,8 +75,8 @@ def lines(one: Summary, other: Summary) -> Iterator[tuple[str, str, str]]:
 
 
 def steps_of(run: Run) -> str:
-    unit = run.unit if len(run.steps) == 1 else f"{run.unit}s"
-    return f"{len(run.steps)} {unit}"
+    unit = "iteration" if run.unit == ITERATION else "step"
+    return f"{len(run.steps)} {unit}" + ("" if len(run.steps) == 1 else "s")
 
 
 def draw(report: Report, *, terminal: bool, color: bool, width: int | None) -> str:
