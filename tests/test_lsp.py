@@ -327,6 +327,17 @@ def test_excluded_files_and_other_languages_stay_silent(tmp_path: Path) -> None:
         assert client.actions("a.md", []) is None
 
 
+def test_a_document_without_a_file_is_checked(tmp_path: Path) -> None:
+    uri = "untitled:Untitled-1"
+    with Client(tmp_path) as client:
+        item = {"uri": uri, "languageId": "python", "version": 1, "text": KEPT}
+        client.tell("textDocument/didOpen", {"textDocument": item})
+        shown = client.wait(lambda message: message.get("method", "").endswith("Diagnostics"))
+        assert shown["params"]["uri"] == uri
+        (found,) = shown["params"]["diagnostics"]
+        assert found["relatedInformation"][0]["location"]["uri"] == uri
+
+
 def test_saving_checks_the_other_open_documents_again(tmp_path: Path) -> None:
     with Client(tmp_path) as client:
         client.open("a.py", KEPT)
