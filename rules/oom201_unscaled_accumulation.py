@@ -140,7 +140,9 @@ def divide(model: Model, window: Window) -> Fix | None:
         loss = loss.args[0]  # type: ignore[attr-defined]
         text = f"{bracketed(module.segment(loss), loss)} / {count}"
     else:
-        text = f"({bracketed(module.segment(loss), loss)} / {count})"
+        # What is no name stands in brackets already.
+        text = f"{bracketed(module.segment(loss), loss)} / {count}"
+        text = f"({text})" if text[0] != "(" or isinstance(loss, ast.Call) else text
     edit = edits.replace(module, loss, text)
     return make_fix(f"Divide the loss by `{module.segment(window.size)}`", [edit], Safety.UNSAFE)
 

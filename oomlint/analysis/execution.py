@@ -11,7 +11,7 @@ from oomlint.analysis import evaluation, knowledge
 from oomlint.analysis.conditions import branch, is_eventful, keys_of, memo_of, read_condition
 from oomlint.analysis.evaluation import evaluate, shortened, unknown
 from oomlint.analysis.keeping import crosses, graph_leaves, keep_in_total
-from oomlint.analysis.knowledge import Role
+from oomlint.analysis.knowledge import Evidence, Role
 from oomlint.analysis.state import Guard, Kind, Stop, World
 from oomlint.analysis.values import (
     NONE,
@@ -204,6 +204,11 @@ def bind(world: World, target: ast.expr, value: Value, born: Marks | None = None
     when = world.marks if born is None else born
     if isinstance(target, ast.Name):
         frame = world.frame
+        if isinstance(value, Unknown) and value.role is None:
+            # Another name for the same thing may say more: `for optimizer in (first, second)`.
+            role = knowledge.role_of_name(target.id)
+            if role in (Role.OPTIMIZER, Role.SCALER):
+                value.role, value.evidence = role, Evidence.NAMED
         if target.id in frame.outer:
             scope = frame.parent
             while scope is not None and target.id not in scope.names:

@@ -209,11 +209,21 @@ def guarded_window(world: World, step: Event) -> Window | None:
     """`loss.backward()` in every iteration, the step under `if (i + 1) % n == 0`."""
     if not step.loops or not step.guards:
         return None
-    loop = step.loops[-1]
     guard = next((g for g in reversed(step.guards) if is_window(g) and g.truth), None)
     guard = guard or next((g for g in reversed(step.guards) if is_window(g)), None)
     if guard is None:
         return None
+    for loop in reversed(step.loops):
+        # The loop over the batches, not one over optimizers inside it.
+        if any(
+            e.kind is Kind.BACKWARD and any(m.serial == loop.serial for m in e.loops)
+            for e in world.events[: step.index]
+        ):
+            return window_in(world, step, loop, guard)
+    return None
+
+
+def window_in(world: World, step: Event, loop: Loop, guard: Guard) -> Window | None:
     for event in world.events[: step.index]:
         if event.kind is not Kind.BACKWARD or event.detail.get("wrapper"):
             continue
@@ -372,9 +382,11 @@ def is_accumulation(window: Window) -> bool:
     size = ast.unparse(window.size) if window.size is not None else ""
     named = bool(knowledge.ACCUMULATION_NAME.search(f"{text} {size}"))
     if window.guard is None:
-        target = window.loop.node
-        name = ast.unparse(target.target) if isinstance(target, ast.For) else ""
-        return named or bool(knowledge.ACCUMULATION_NAME.search(name))
+        node = window.loop.node
+        head = (
+            ast.unparse(node.target) + ast.unparse(node.iter) if isinstance(node, ast.For) else ""
+        )
+        return named or bool(knowledge.ACCUMULATION_NAME.search(head))
     if not named and "sync_gradients" not in text:
         return divides_elsewhere(window)
     others = [
@@ -399,7 +411,8 @@ def divides_elsewhere(window: Window) -> bool:
         for node in ast.walk(holder):
             if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Div):
                 divisor = node.right if isinstance(node, ast.BinOp) else node.value
-                if size in ast.unparse(divisor):
+                divided = node.left if isinstance(node, ast.BinOp) else node.target
+                if size in ast.unparse(divisor) and not is_number(divided):
                     return True
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 if (
@@ -409,6 +422,11 @@ def divides_elsewhere(window: Window) -> bool:
                 ):
                     return True
     return False
+
+
+def is_number(expression: ast.expr) -> bool:
+    """Whether an expression only reports: it has left the graph."""
+    return bool(re.search(r"\.(item|detach|tolist)\(|float\(", ast.unparse(expression)))
 
 
 def only_backward(window: Window) -> bool:
