@@ -133,7 +133,7 @@ class ProjectCache:
 
     def store(self, result: FileResult, digest: str, syntax: bool) -> None:
         """Remembers a result that was computed from content with this digest."""
-        if not digest or (result.problem and result.problem.kind not in ("invalid-syntax",)):
+        if not digest or (result.problem and result.problem.kind == "internal-error"):
             return
         names = [self.relative(str(path)) for path in result.dependencies]
         state = self.state_of(names)

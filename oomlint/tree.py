@@ -70,8 +70,12 @@ def check_paths(
     work = check_whole if syntax else check_gated
     for path, outcome in run(chunks(groups, work), jobs or available_jobs()):
         result: FileResult
-        digest: str
-        result, digest = (crashed(path, outcome), "") if isinstance(outcome, Died) else outcome
+        if isinstance(outcome, Died):
+            # Slowness lies in the file and is remembered; a death may have come from outside.
+            digest = contents.digest(path) if outcome.too_slow else ""
+            result = crashed(path, outcome)
+        else:
+            result, digest = outcome
         cache = owners[path].cache
         if cache is not None:
             cache.store(result, digest, syntax)

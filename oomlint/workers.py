@@ -18,11 +18,12 @@ from typing import Any
 
 from oomlint.settings import Settings
 
-# All processes together stay below 600 MB; a worker that grows past its share is replaced.
-WORKER_BYTES = 480 * 1024 * 1024
-
+# On two cores all processes together stay below 600 MB: a worker that has grown past its share is
+# replaced. A share is never less than what a few large files need.
+WORKERS_BYTES = 480 * 1024 * 1024
+LEAST_BYTES = 160 * 1024 * 1024
 # No file is worth more of the user's time; the largest real ones take a few seconds.
-FILE_SECONDS = 120.0
+FILE_SECONDS = 60.0
 
 Work = Callable[[str, Settings], Any]
 
@@ -42,6 +43,7 @@ class Died:
     """A worker died twice on the same file, or was ended because it took too long."""
 
     reason: str
+    too_slow: bool = False
 
 
 @dataclass(slots=True)
@@ -69,7 +71,7 @@ def run(chunks: Iterable[Chunk], jobs: int) -> Iterator[tuple[str, Any]]:
     try:
         while waiting or any(worker.chunk for worker in workers):
             while waiting and len(workers) < jobs:
-                workers.append(start(context, workers, WORKER_BYTES // jobs))
+                workers.append(start(context, workers, max(WORKERS_BYTES // jobs, LEAST_BYTES)))
             for worker in workers:
                 if worker.chunk is None and waiting:
                     assign(worker, waiting.popleft(), waiting)
@@ -138,7 +140,7 @@ def give_up(
         workers.remove(worker)
         worker.process.kill()
         for path, _ in bury(worker, waiting, last_try=True):
-            yield path, Died(f"no answer within {FILE_SECONDS:.0f} s")
+            yield path, Died(f"no answer within {FILE_SECONDS:.0f} s", too_slow=True)
 
 
 def bury(
@@ -185,10 +187,12 @@ def serve(pipe: Connection, inherited: list[Connection], most_bytes: int) -> Non
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)  # trees are big and short-lived: fewer, later collections
     try:
-        while resident_bytes() < most_bytes:
+        while True:
             chunk = pipe.recv()
             for path in chunk.paths:
                 pipe.send(chunk.work(path, chunk.settings))
+            if resident_bytes() > most_bytes:
+                return
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
 

@@ -300,3 +300,12 @@ def test_help_names_every_command(project: Path) -> None:
     answer = call("--help")
     assert answer.code == 0
     assert all(f"  {name} " in answer.out for name in ("check", "rule", "server", "verify"))
+
+
+def test_bug_of_ours_ends_with_2(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(project, {"a.py": KEPT})
+    monkeypatch.setattr("oomlint.tree.FILES_PER_CHUNK", 0)
+    answer = call("check")
+    assert answer.code == 2
+    assert "Traceback" in answer.err
+    assert "error: this is a bug in oomlint; please report it" in answer.err

@@ -91,6 +91,14 @@ def complain(kind: str, message: str, choice: str | None = None) -> None:
     click.echo(f"{label} {text}", err=True, color=color)
 
 
+def report_bug() -> None:
+    import traceback
+
+    traceback.print_exc()
+    issues = "https://github.com/oomlint/oomlint/issues"
+    complain("error", f"this is a bug in oomlint; please report it with the lines above: {issues}")
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs the command line and ends the process: 0 clean, 1 findings, 2 usage or own error."""
     for stream in (sys.stdout, sys.stderr):
@@ -111,4 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         # Python would complain once more when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = BROKEN_PIPE
+    except Exception:
+        report_bug()
+        code = 2
     sys.exit(code if isinstance(code, int) else 0)

@@ -95,7 +95,6 @@ def verbose(
         return
     source = shown_path(settings.source) if settings.source else "none"
     click.echo(f"settings file: {source}", err=True)
-    click.echo(f"project: {settings.root}", err=True)
     click.echo(
         f"{len(found.files)} files, {cached} unchanged since the last run,"
         f" {found.excluded} left out, {seconds:.2f} s",
