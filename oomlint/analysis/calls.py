@@ -410,8 +410,6 @@ def mark_used(value: Value, role: Role) -> None:
 def method_zero_grad(
     world: World, node: ast.Call, receiver: Value, arguments: Arguments, keywords: Keywords
 ) -> Value | None:
-    if isinstance(receiver, Unknown) and receiver.role is None:
-        mark_used(receiver, Role.OPTIMIZER)
     world.emit(Kind.ZERO_GRAD, node, receiver)
     return NONE
 

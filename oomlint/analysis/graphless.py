@@ -12,7 +12,7 @@ from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import Node, make_fix, positions
 from oomlint.analysis.modules import Function, Module
 from oomlint.analysis.state import Event, Kind, World
-from oomlint.analysis.values import Unknown, ancestors, has_graph
+from oomlint.analysis.values import Instance, Unknown, ancestors, has_graph
 from oomlint.rule import Edit, Fix, Safety
 
 if TYPE_CHECKING:
@@ -73,6 +73,8 @@ def region_of(
         return None
     if event.value.graph is not True or not event.loops:  # type: ignore[attr-defined]
         return None
+    if is_warm_up(event) or differentiates(model, event):
+        return None
     reason = reason_of(world, event)
     if reason is None or trains_beside(world, event):
         return None
@@ -85,6 +87,34 @@ def region_of(
     mode, why = reason
     path = ((mode, why), (event, "forward with grad mode on"))
     return Region(event, node, function, why, path, kept_by(world, event))
+
+
+def is_warm_up(event: Event) -> bool:
+    """`_ = model(inputs)`: run for its time or its side effects, one batch at a time."""
+    statement = (
+        event.module.statement_of(event.node) if event.node in event.module.parents else None
+    )
+    return (
+        isinstance(statement, ast.Assign)
+        and isinstance(statement.targets[0], ast.Name)
+        and statement.targets[0].id == "_"
+    )
+
+
+GRADIENT_WORDS = frozenset(
+    {"autograd", "backward", "requires_grad_", "requires_grad", "enable_grad"}
+)
+
+
+def differentiates(model: Model, event: Event) -> bool:
+    """Whether the model takes gradients inside its own forward: grad mode must stay on for it."""
+    subject = event.subject
+    if isinstance(subject, Instance) and subject.cls is not None:
+        return any(method.words & GRADIENT_WORDS for method in subject.cls.methods.values())
+    return any(
+        function.name == "forward" and function.words & (GRADIENT_WORDS - {"requires_grad"})
+        for function in model.module.all_functions
+    )
 
 
 def reason_of(world: World, event: Event) -> tuple[Event, str] | None:
@@ -151,14 +181,18 @@ def place_of(model: Model, event: Event, mode: Event, wanted: set[int]) -> Node 
     That is the function which sets the mode or holds the loop; what training passes through too
     is not it.
     """
-    loop = event.loops[-1].node
+    loop = event.loops[-1]
+    places = (
+        {id(mode.function.node) if mode.function else 0} if mode.module is model.module else set()
+    )
+    if loop.module is model.module:
+        owner = model.module.function_of(loop.node)
+        places.add(id(owner.node) if owner else 0)
     for module, node in reversed(positions(event)):
         if module is not model.module or not isinstance(node, ast.expr | ast.stmt):
             continue
-        if id(node) in wanted:
-            continue
         function = module.function_of(node)
-        if function is mode.function or function is module.function_of(loop):
+        if id(node) not in wanted and (id(function.node) if function else 0) in places:
             return node
     return None
 

@@ -43,20 +43,35 @@ class Retention:
 
 
 def losses(model: Model) -> Iterator[Retention]:
-    seen: set[int] = set()
+    seen = used_for_training(model)
     for world in model.worlds:
+        if not any(
+            event.kind in ask.STEPS or event.kind is Kind.ENGINE_STEP for event in world.events
+        ):
+            # A sum of gradients that no optimizer uses is a function's own business.
+            continue
         walked = graphs_walked(world)
-        taken = ask.fed(world)
         for event in world.events:
-            if event.kind is not Kind.KEEP or not outlives(event):
+            if event.kind is not Kind.KEEP or id(event.node) in seen or not outlives(event):
                 continue
             backward = backward_of(world, event, walked)
-            if backward is None or is_fed(world, event, taken):
+            if backward is None:
                 continue
             retention = describe(model, event, backward)
             if retention is not None and id(retention.node) not in seen:
                 seen.add(id(retention.node))
                 yield retention
+
+
+def used_for_training(model: Model) -> set[int]:
+    """Statements whose total or container is itself backpropagated, in whatever world."""
+    found: set[int] = set()
+    for world in model.worlds:
+        taken = ask.fed(world)
+        for event in world.events:
+            if event.kind is Kind.KEEP and is_fed(world, event, taken):
+                found.add(id(event.node))
+    return found
 
 
 def graphs_walked(world: World) -> list[tuple[Event, set[int]]]:

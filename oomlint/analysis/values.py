@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -230,76 +231,97 @@ def ancestors(value: Value) -> dict[int, Value]:
     return found
 
 
-def has_graph(value: Value, depth: int = 0) -> bool:
+Memo = dict[int, bool]
+
+
+def has_graph(value: Value, memo: Memo | None = None) -> bool:
     """Whether the value certainly carries an autograd graph."""
-    if depth > 40:
-        return False
+    memo = {} if memo is None else memo
+    known = memo.get(id(value))
+    if known is None:
+        # Until it is known, a value that leads back to itself adds nothing.
+        memo[id(value)] = False
+        known = memo[id(value)] = carries(value, memo)
+    return known
+
+
+def carries(value: Value, memo: Memo) -> bool:
     if isinstance(value, Either):
-        return all(has_graph(option, depth + 1) for option in value.options)
+        return all(has_graph(option, memo) for option in value.options)
     if isinstance(value, Container):
-        return any(has_graph(item, depth + 1) for item in (*value.items, *value.names.values()))
+        return any(has_graph(item, memo) for item in (*value.items, *value.names.values()))
     if isinstance(value, Tensor):
         if value.graph is not None:
             return value.graph
         if value.proven:
             return True
-        return not value.opaque and any(has_graph(p, depth + 1) for p in value.parents)
+        return not value.opaque and any(has_graph(part, memo) for part in value.parents)
     if isinstance(value, Unknown):
-        return value.proven or any(has_graph(p, depth + 1) for p in value.parents)
+        return value.proven or any(has_graph(part, memo) for part in value.parents)
     return False
 
 
-def may_have_graph(value: Value, depth: int = 0) -> bool:
+def may_have_graph(value: Value, memo: Memo | None = None) -> bool:
     """Whether the value may be a tensor with a graph (names and numbers excluded)."""
-    if depth > 40:
-        return True
+    memo = {} if memo is None else memo
+    known = memo.get(id(value))
+    if known is None:
+        memo[id(value)] = False
+        known = memo[id(value)] = may_carry(value, memo)
+    return known
+
+
+def may_carry(value: Value, memo: Memo) -> bool:
     if isinstance(value, Either):
-        return any(may_have_graph(option, depth + 1) for option in value.options)
+        return any(may_have_graph(option, memo) for option in value.options)
     if isinstance(value, Container):
-        return any(may_have_graph(i, depth + 1) for i in (*value.items, *value.names.values()))
+        return any(may_have_graph(item, memo) for item in (*value.items, *value.names.values()))
     if isinstance(value, Tensor):
         return value.graph is not False
     return isinstance(value, Unknown | Instance)
 
 
-def is_divided(value: Value, depth: int = 0) -> bool:
+def terms(value: Value) -> Iterator[Value]:
+    """A loss and what it was computed from, as far as its own scale goes, nearest first."""
+    seen: set[int] = set()
+    pending: deque[Value] = deque([value])
+    while pending:
+        current = pending.popleft()
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield current
+        if not (isinstance(current, Tensor) and current.barrier):
+            pending.extend(members(current))
+
+
+def is_divided(value: Value) -> bool:
     """Whether the value, or a term of it, was divided on the way from the loss."""
-    if depth > 40:
-        return True
-    if isinstance(value, Tensor):
-        if value.divided:
-            return True
-        if value.barrier:
-            return False
-    return any(is_divided(part, depth + 1) for part in members(value))
+    return any(isinstance(term, Tensor) and term.divided for term in terms(value))
 
 
-def scaler_of(value: Value, depth: int = 0) -> Value | None:
+def scaler_of(value: Value) -> Value | None:
     """The gradient scaler that scaled this loss."""
-    if depth > 40:
-        return None
-    if isinstance(value, Tensor):
-        if value.scaler is not None:
-            return value.scaler
-        if value.barrier:
-            return None
-    for part in members(value):
-        found = scaler_of(part, depth + 1)
-        if found is not None:
-            return found
+    for term in terms(value):
+        if isinstance(term, Tensor) and term.scaler is not None:
+            return term.scaler
     return None
 
 
-def reduction_of(value: Value, depth: int = 0) -> str:
+def reduction_of(value: Value, memo: dict[int, str] | None = None) -> str:
     """`mean`, `sum`, `mixed`, or empty where it cannot be told."""
-    if depth > 40:
-        return ""
-    if isinstance(value, Tensor):
-        if value.reduction:
-            return value.reduction
-        if value.barrier:
-            return ""
+    memo = {} if memo is None else memo
+    known = memo.get(id(value))
+    if known is None:
+        memo[id(value)] = "number"
+        known = memo[id(value)] = reduced(value, memo)
+    return known
+
+
+def reduced(value: Value, memo: dict[int, str]) -> str:
+    if isinstance(value, Tensor) and (value.reduction or value.barrier):
+        return value.reduction
     if isinstance(value, Number | Constant):
         return "number"
-    found = {reduction_of(part, depth + 1) for part in members(value)} - {"number"}
+    found = {reduction_of(part, memo) for part in members(value)} - {"number"}
     return found.pop() if len(found) == 1 else ("mixed" if "sum" in found else "")
