@@ -9,7 +9,7 @@ from oomlint.analysis import Model
 from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import anchor, finding, make_fix
 from oomlint.analysis.knowledge import SKIP_NAME
-from oomlint.analysis.remedies import here, lone_block, move, statement
+from oomlint.analysis.remedies import here, lone_block, move, statement, step_end
 from oomlint.analysis.state import Event, Kind, World
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
 
@@ -80,7 +80,8 @@ class MisplacedZeroGrad(Rule):
                     continue
                 seen.add(id(node))
                 path = [(backward, "backward"), (zero, "gradients erased"), (step, "step")]
-                yield finding(model, self, node, message, remedy(model, zero, step), path)
+                fix = remedy(model, world, zero, backward, step)
+                yield finding(model, self, node, message, fix, path)
 
 
 Erasure = tuple[Event, Event, Event, str]
@@ -168,10 +169,16 @@ def erased_at_epoch(world: World) -> Iterator[Erasure]:
                 yield zero, window.backward, window.step, message
 
 
-def remedy(model: Model, zero: Event, step: Event) -> Fix | None:
-    """The zeroing moves behind the step."""
-    if not here(model.module, zero, step) or zero.loops[-1:] != step.loops[-1:]:
+def remedy(model: Model, world: World, zero: Event, backward: Event, step: Event) -> Fix | None:
+    """The zeroing moves behind the step, or before the epochs where it opened every one of them."""
+    if not here(model.module, zero, step):
         return None
-    target = statement(step)
-    moved = move(model.module, lone_block(model.module, statement(zero)), target, behind=True)
-    return make_fix("Zero the gradients after the step", moved, Safety.UNSAFE) if moved else None
+    moved = lone_block(model.module, statement(zero))
+    if ask.depth(zero) < ask.depth(backward) and ask.depth(zero) < ask.depth(step):
+        epochs = zero.loops[-1].node
+        changes = move(model.module, moved, epochs, False) if isinstance(epochs, ast.stmt) else None
+        title = "Zero the gradients before the first epoch only"
+    else:
+        changes = move(model.module, moved, step_end(world, step), behind=True)
+        title = "Zero the gradients after the step"
+    return make_fix(title, changes, Safety.UNSAFE) if changes else None

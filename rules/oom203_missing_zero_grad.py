@@ -89,11 +89,13 @@ def is_plain_step(event: Event) -> bool:
 
 
 def zeroed_steps(world: World) -> Iterator[Event]:
-    """Steps whose gradients are zeroed somewhere on the way to the next step, in this world."""
+    """Steps in whose own loop something zeroes their gradients, in this world."""
+    zeros = [event for event in world.events if event.kind is Kind.ZERO_GRAD]
     for step in world.events:
-        if is_plain_step(step):
-            for event in ask.after(world, step, lambda e: False):
-                if event.kind is Kind.ZERO_GRAD and ask.concerns(event, step.subject):
+        if is_plain_step(step) and step.loops:
+            serial = step.loops[-1].serial
+            for zero in zeros:
+                if any(m.serial == serial for m in zero.loops) and ask.concerns(zero, step.subject):
                     yield step
                     break
 

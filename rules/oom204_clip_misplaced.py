@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from oomlint.analysis import Model
+from oomlint.analysis import Model, classes, knowledge
 from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import anchor, finding, make_fix
 from oomlint.analysis.remedies import here, lone_block, move, statement
@@ -65,7 +65,7 @@ class ClipMisplaced(Rule):
     code = "OOM204"
     name = "clip-misplaced"
     severity = Severity.ERROR
-    tokens = (("clip",), ("step",), ("backward",))
+    tokens = (("clip_grad", "dispatch_clip", "adaptive_clip"), ("step",))
     claims = (Claim.NORM_BOUNDED,)
 
     def check(self, model: Model) -> Iterator[Finding]:
@@ -76,7 +76,7 @@ class ClipMisplaced(Rule):
                 if clip.kind is not Kind.CLIP or measures_only(clip):
                     continue
                 judged = misplaced(world, clip) if id(clip.node) not in useful else None
-                judged = judged or per_micro_batch(world, clip)
+                judged = judged or per_micro_batch(world, clip) or in_lightning(world, clip)
                 if judged is None:
                     continue
                 message, other, what, fix_after = judged
@@ -119,7 +119,7 @@ def misplaced(world: World, clip: Event) -> Judgement | None:
     following = ask.first_after(world, clip, lambda e: e.kind in FLOW)
     if last is None or (following is not None and following.kind in (*ask.STEPS, Kind.ENGINE_STEP)):
         return None
-    inside = last.loops[-1:] == clip.loops[-1:]
+    inside = [m.serial for m in last.loops][: len(clip.loops)] == [m.serial for m in clip.loops]
     if last.kind in ask.STEPS and inside and not last.detail.get("stepper"):
         backward = ask.last_before(world, last, lambda e: e.kind is Kind.BACKWARD)
         clipped = any(
@@ -174,9 +174,24 @@ def per_micro_batch(world: World, clip: Event) -> Judgement | None:
     return None
 
 
+def in_lightning(world: World, clip: Event) -> Judgement | None:
+    """Lightning runs the backward after `training_step` has returned."""
+    root = world.root
+    if root is None or root.name != "training_step" or root.owner is None:
+        return None
+    bases = classes.base_names(world, root.owner)
+    manual = "automatic_optimization" in root.owner.module.segment(root.owner.node)
+    if manual or not any(knowledge.LIGHTNING_MODULE.fullmatch(base) for base in bases):
+        return None
+    if any(event.kind is Kind.BACKWARD for event in world.events):
+        return None
+    message = "gradients are clipped before Lightning has computed them: set the Trainer's "
+    return message + "`gradient_clip_val` instead", clip, "clip", True
+
+
 def remedy(model: Model, world: World, clip: Event, other: Event, behind: bool) -> Fix | None:
     """The clip moves between the backward and the step."""
-    if not here(model.module, clip, other):
+    if not here(model.module, clip, other) or clip is other:
         return None
     node = lone_block(model.module, statement(clip))
     moved = move(model.module, node, statement(other), behind)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from oomlint.analysis import Model
 from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import anchor, finding
-from oomlint.analysis.remedies import unscale_before
+from oomlint.analysis.remedies import unscale_before, unscale_earlier
 from oomlint.analysis.state import Event, Kind, World
 from oomlint.analysis.values import scaler_of
 from oomlint.rule import Claim, Finding, Rule, Severity
@@ -94,12 +94,18 @@ class ClipBeforeUnscale(Rule):
                     "gradients are clipped while they still carry the loss scale: "
                     "no `unscale_` between the scaled backward and this clip"
                 )
+                late = ask.way(
+                    world, clip, lambda e: e.kind is Kind.UNSCALE, lambda e: e.kind in ask.STEPS
+                )
+                fix = unscale_before(model, clip, step)
+                if late is not None:
+                    fix = unscale_earlier(model, clip, late)
                 yield finding(
                     model,
                     self,
                     node,
                     message,
-                    unscale_before(model, clip, step),
+                    fix,
                     [(backward, "scaled backward"), (clip, "clip"), (step, "`scaler.step`")],
                 )
 
@@ -119,9 +125,7 @@ def scaled_path(model: Model, world: World, clip: Event) -> tuple[Event, Event] 
         e.kind in (*ask.STEPS, Kind.ZERO_GRAD) for e in world.events[backward.index : clip.index]
     ):
         return None
-    step = ask.first_after(
-        world, clip, lambda e: e.kind in (*ask.STEPS, Kind.BACKWARD, Kind.UNSCALE)
-    )
+    step = ask.first_after(world, clip, lambda e: e.kind in (*ask.STEPS, Kind.BACKWARD))
     if step is None or step.kind is not Kind.SCALER_STEP or not ask.same(step.value, scaler):
         return None
     if ask.opaque_between(world, backward, clip, scaler):
@@ -135,7 +139,11 @@ def unscaled_elsewhere(model: Model, backward: Event, clip: Event) -> bool:
     """Whether another world unscales here, under a test that may be this one's in other words."""
     for world in model.worlds:
         for event in world.events:
-            if event.kind is Kind.UNSCALE and ask.same_function(event, clip):
+            if (
+                event.kind is Kind.UNSCALE
+                and ask.same_function(event, clip)
+                and (event.node.lineno < clip.node.lineno)
+            ):
                 tests = ask.amp_tests(event)
                 if tests and tests != ask.amp_tests(backward):
                     return True

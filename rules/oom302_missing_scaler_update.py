@@ -86,7 +86,8 @@ class MissingScalerUpdate(Rule):
                     "the second time raises a RuntimeError"
                 )
                 path = [(step, what), (again, "reached again, not updated in between")]
-                yield finding(model, self, node, message, update_after(model, step), path)
+                fix = update_after(model, step) if not updated_somewhere(model, step) else None
+                yield finding(model, self, node, message, fix, path)
 
 
 def stepped_again(world: World, step: Event) -> Event | None:
@@ -105,6 +106,10 @@ def stepped_again(world: World, step: Event) -> Event | None:
     )
     if again is None or ask.opaque_between(world, step, again, step.value):
         return None
+    # Several optimizers share one update: the last of their steps is the one that lacks it.
+    for other in world.events[step.index + 1 : again.index]:
+        if other.kind is Kind.SCALER_STEP and ask.same(other.value, step.value):
+            return None
     return again
 
 
@@ -127,6 +132,15 @@ def skipped_update(model: Model, world: World, unscale: Event) -> Event | None:
     if ask.opaque_between(world, unscale, again, unscale.value):
         return None
     return again if ask.steps_elsewhere(model, unscale) else None
+
+
+def updated_somewhere(model: Model, step: Event) -> bool:
+    """Whether the function updates the scaler elsewhere: a second update would raise."""
+    return any(
+        event.kind is Kind.SCALER_UPDATE and ask.same_function(event, step)
+        for world in model.worlds
+        for event in world.events
+    )
 
 
 def update_after(model: Model, step: Event) -> Fix | None:

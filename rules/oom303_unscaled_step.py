@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from oomlint.analysis import Model, edits
 from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import anchor, finding, make_fix
-from oomlint.analysis.remedies import receiver_text
+from oomlint.analysis.remedies import receiver_text, statement
 from oomlint.analysis.state import Event, Kind, World
 from oomlint.analysis.values import Value, scaler_of
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
@@ -69,7 +69,7 @@ class UnscaledStep(Rule):
     name = "unscaled-step"
     severity = Severity.ERROR
     tokens = (("step",), ("scale", "Scaler"), ("backward",))
-    claims = (Claim.UPDATE_RESTORED,)
+    claims = (Claim.UPDATE_RESTORED, Claim.ERROR_GONE)
 
     def check(self, model: Model) -> Iterator[Finding]:
         seen: set[int] = set()
@@ -116,8 +116,13 @@ def feeding(world: World, step: Event) -> list[Event]:
             if found or step.kind is Kind.SCALER_STEP or event.kind is Kind.STEP:
                 break
             continue
-        if event.kind in ask.STEPS or event.kind is Kind.GRADIENT_TOUCHED:
-            return found if event.kind in ask.STEPS else []
+        if event.kind is Kind.GRADIENT_TOUCHED:
+            return []
+        if event.kind in ask.STEPS:
+            # What came before another optimizer's step was its own, unless nothing came since.
+            if found:
+                break
+            continue
         if event.kind is Kind.ZERO_GRAD and ask.concerns(event, step.subject):
             break
         if event.kind is Kind.BACKWARD:
@@ -143,6 +148,20 @@ def mixed(model: Model, backward: Event) -> bool:
 def step_through(model: Model, step: Event, scaler: Value | None, world: World) -> Fix | None:
     """`scaler.step(optimizer)` for `optimizer.step()`, where the function names the scaler."""
     optimizer = receiver_text(step)
+    twin = [
+        event
+        for event in world.events[max(0, step.index - 4) : step.index + 5]
+        if event.kind is Kind.SCALER_STEP
+        and ask.same(event.subject, step.subject)
+        and event.loops == step.loops
+    ]
+    if twin and step.module is model.module:
+        try:
+            edit = edits.delete(model.module, statement(step))
+        except edits.NoFix:
+            return None
+        title = "Remove the step without the scaler"
+        return make_fix(title, [edit], Safety.UNSAFE)
     names = [
         receiver_text(event)
         for event in world.events

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from oomlint.analysis import Model, edits
 from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import anchor, finding, make_fix
-from oomlint.analysis.remedies import move, statement
+from oomlint.analysis.remedies import extra_guards, move, statement
 from oomlint.analysis.state import Event, Kind, World
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
 
@@ -122,6 +122,8 @@ def remedy(model: Model, world: World, first: Event, second: Event) -> Fix | Non
         return None
     try:
         if first.node is not second.node:
+            if extra_guards(first, second):
+                return None
             edit = edits.delete(module, statement(second))
             return make_fix("Remove the second `unscale_`", [edit], Safety.UNSAFE)
     except edits.NoFix:

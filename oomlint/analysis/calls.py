@@ -6,8 +6,8 @@ import ast
 from collections.abc import Callable as Function_
 from functools import lru_cache
 
-from oomlint.analysis import evaluation, knowledge
-from oomlint.analysis.evaluation import evaluate, shortened, unknown
+from oomlint.analysis import classes, evaluation, knowledge
+from oomlint.analysis.dispatch import evaluate
 from oomlint.analysis.keeping import keep_in_container
 from oomlint.analysis.knowledge import Evidence, Role
 from oomlint.analysis.modules import Class, Function
@@ -37,6 +37,8 @@ from oomlint.analysis.values import (
     may_have_graph,
     options,
     settled,
+    shortened,
+    unknown,
 )
 
 MAX_DEPTH = 9
@@ -142,7 +144,7 @@ def call_instance(
     if target.is_module:
         return forward(world, node, target, arguments, keywords)
     if target.cls is not None:
-        method = evaluation.find_method(world, target.cls, "__call__")
+        method = classes.find_method(world, target.cls, "__call__")
         if method is not None:
             bound = Callable(f"{target.key}()", function=method, this=target)
             return follow(world, bound, arguments, keywords, node)
@@ -183,7 +185,7 @@ def instance_role(world: World, value: Instance) -> Role | None:
         return Role.CRITERION if knowledge.LOSS_NAME.search(name) else Role.MODEL
     if value.cls is None:
         return None
-    for base in evaluation.base_names(world, value.cls):
+    for base in classes.base_names(world, value.cls):
         role = knowledge.role_of_constructor(base)
         if role is not None:
             return role
@@ -207,7 +209,7 @@ def forward(
     grad = world.grad
     frozen = model.key in world.frozen and not any(has_graph(value) for value in inputs)
     if isinstance(model, Instance) and model.cls is not None:
-        method = evaluation.find_method(world, model.cls, "forward")
+        method = classes.find_method(world, model.cls, "forward")
         if method is not None and decorated_mode(world, method) is False:
             grad = False
     graph = grad is True and not frozen if grad is not None else None
@@ -311,7 +313,7 @@ def call_attribute(
     if isinstance(receiver, Super):
         return call_super(world, node, receiver, name, arguments, keywords)
     if isinstance(receiver, Instance) and receiver.cls is not None:
-        method = evaluation.find_method(world, receiver.cls, name)
+        method = classes.find_method(world, receiver.cls, name)
         if method is not None and not (receiver.is_module and name == "forward"):
             bound = evaluation.bound(world, method, receiver)
             if isinstance(bound, Callable):
@@ -340,7 +342,7 @@ def call_super(
     keywords: Keywords,
 ) -> Value:
     if receiver.cls is not None and isinstance(receiver.this, Instance) and receiver.this.cls:
-        method = evaluation.find_method(world, receiver.this.cls, name, after=receiver.cls)
+        method = classes.find_method(world, receiver.this.cls, name, after=receiver.cls)
         if method is not None:
             bound = Callable(f"{receiver.this.key}.{name}", function=method, this=receiver.this)
             return follow(world, bound, arguments, keywords, node)
@@ -657,7 +659,7 @@ def plain_method(
     if isinstance(receiver, Container | Sequence):
         return evaluation.element(world, receiver, inputs[0] if inputs else NONE)
     if role in (Role.OPTIMIZER, Role.SCALER, Role.SCHEDULER, Role.LOADER):
-        return unknown(world, key, name)
+        return unknown(key, name)
     touch_gradients(world, node, receiver, name)
     if name in knowledge.CUTTING:
         if name in ("item", "tolist", "numpy", "data"):
@@ -665,7 +667,7 @@ def plain_method(
         return Number(key)
     emit_opaque(world, node, receiver, inputs)
     if role is Role.MODEL or isinstance(receiver, Instance):
-        result = unknown(world, f"{key}@{node.lineno}:{world.marks}", name)
+        result = unknown(f"{key}@{node.lineno}:{world.marks}", name)
         result.role = None
         return result
     transparent = name in knowledge.TENSOR_METHODS and isinstance(receiver, Unknown)
@@ -685,10 +687,11 @@ def tensor_method(
     found = Tensor(key, parents=(receiver, *(v for v in inputs if may_have_graph(v))))
     if name in ("mean", "sum"):
         found.reduction = name
-    if name in ("div", "div_", "true_divide"):
+    shares = name in ("mul", "mul_") and any("/" in value.key for value in inputs)
+    if name in ("div", "div_", "true_divide") or shares:
         found.divided = True
-    if name in ("mul", "mul_") and any("/" in v.key for v in inputs):
-        found.divided = True
+        # In place, every other name of the tensor sees it too.
+        receiver.divided = receiver.divided or name.endswith("_")
     if world.grad is False:
         found.graph = False
     return found
@@ -869,7 +872,7 @@ def call_torch(world: World, qualified: str, last: str, key: str, inputs: list[V
     if last in knowledge.FACTORIES or ".utils." in qualified or ".distributed." in qualified:
         return Tensor(key, graph=False if last in knowledge.FACTORIES else None, opaque=True)
     if qualified.startswith("torch.cuda.") or last in ("save", "load", "manual_seed", "device"):
-        return unknown(world, key, last)
+        return unknown(key, last)
     if last in knowledge.CUTTING:
         return Number(key)
     if last in knowledge.INDEXED and len(inputs) > 1:
@@ -1005,7 +1008,7 @@ def call_builtin(
     if name in ("abs",) and first is not None and not isinstance(first, Number | Constant):
         return Tensor(key, parents=(first,))
     if name == "map" and len(arguments) > 1:
-        return call_value(world, node, settled(arguments[0]), [unknown(world, "map-item", "")], {})
+        return call_value(world, node, settled(arguments[0]), [unknown("map-item", "")], {})
     return opaque(world, node, name, arguments, keywords)
 
 
@@ -1029,14 +1032,14 @@ def collected(
 def construct(
     world: World, node: ast.Call, cls: Class, arguments: Arguments, keywords: Keywords
 ) -> Value:
-    bases = evaluation.base_names(world, cls)
+    bases = classes.base_names(world, cls)
     key = f"{cls.name}@{world.frame.module.name}:{node.lineno}:{node.col_offset}:{world.marks}"
     for base in bases:
         role = knowledge.role_of_constructor(base)
         if role in (Role.OPTIMIZER, Role.LOADER, Role.SCHEDULER, Role.SCALER):
             if any(
                 "zero_grad" in m.words
-                for kin in evaluation.lineage(world, cls)
+                for kin in classes.lineage(world, cls)
                 for m in kin.methods.values()
             ):
                 break
@@ -1048,7 +1051,7 @@ def construct(
     if is_module and not any(knowledge.LIGHTNING_MODULE.fullmatch(base) for base in bases):
         # The parts of a network do not matter to the training step.
         return instance
-    method = evaluation.find_method(world, cls, "__init__")
+    method = classes.find_method(world, cls, "__init__")
     if method is not None:
         follow(world, Callable(key, function=method, this=instance), arguments, keywords, node)
     elif any("dataclass" in ast.unparse(d) for d in cls.node.decorator_list):
@@ -1144,7 +1147,7 @@ def decorated_mode(world: World, function: Function) -> bool | str | None:
     module: Module = function.module
     for decorator in function.decorators:
         call = decorator if isinstance(decorator, ast.Call) else None
-        text = evaluation.dotted(call.func if call else decorator)
+        text = classes.dotted(call.func if call else decorator)
         if text is None:
             continue
         head, _, rest = text.partition(".")
@@ -1163,9 +1166,7 @@ def decorated_mode(world: World, function: Function) -> bool | str | None:
     owner = function.owner
     if owner is not None:
         for decorator in owner.node.decorator_list:
-            text = evaluation.dotted(
-                decorator.func if isinstance(decorator, ast.Call) else decorator
-            )
+            text = classes.dotted(decorator.func if isinstance(decorator, ast.Call) else decorator)
             if text and knowledge.NO_GRAD_NAME.search(text.rsplit(".", 1)[-1]):
                 return False
     return None
@@ -1226,7 +1227,7 @@ def bind_defaults(world: World, frame: Frame, function: Function, is_open: bool)
 
 def parameter_value(world: World, function: Function, parameter: ast.arg) -> Value:
     """A parameter of which nothing is known but its name, annotation and use."""
-    value = unknown(world, f"{parameter.arg}", parameter.arg)
+    value = unknown(f"{parameter.arg}", parameter.arg)
     if parameter.annotation is not None:
         text = ast.unparse(parameter.annotation).strip("'\"")
         head, _, rest = text.partition(".")
@@ -1246,6 +1247,6 @@ def bind_unknown(world: World, frame: Frame, function: Function) -> None:
         if parameter.arg not in frame.names:
             frame.names[parameter.arg] = parameter_value(world, function, parameter)
     if parameters.vararg is not None:
-        frame.names[parameters.vararg.arg] = unknown(world, parameters.vararg.arg, "")
+        frame.names[parameters.vararg.arg] = unknown(parameters.vararg.arg, "")
     if parameters.kwarg is not None:
-        frame.names[parameters.kwarg.arg] = unknown(world, parameters.kwarg.arg, "")
+        frame.names[parameters.kwarg.arg] = unknown(parameters.kwarg.arg, "")

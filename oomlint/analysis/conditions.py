@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from oomlint.analysis import knowledge
-from oomlint.analysis.evaluation import evaluate, shortened
+from oomlint.analysis.dispatch import evaluate
 from oomlint.analysis.modules import Function, LazyModule, Module
 from oomlint.analysis.state import Kind, World
 from oomlint.analysis.values import (
@@ -23,6 +23,7 @@ from oomlint.analysis.values import (
     Tensor,
     Thing,
     Value,
+    shortened,
 )
 
 # Events whose order matters to a rule.

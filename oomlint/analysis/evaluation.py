@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ast
-import hashlib
-from collections.abc import Callable as Function_
 from typing import Any
 
-from oomlint.analysis import calls, knowledge
-from oomlint.analysis.knowledge import Evidence, Role
+from oomlint.analysis import calls, classes, dispatch, knowledge
+from oomlint.analysis.dispatch import evaluate
+from oomlint.analysis.knowledge import Role
 from oomlint.analysis.modules import Class, Function, Module
 from oomlint.analysis.state import Frame, World
 from oomlint.analysis.values import (
@@ -26,22 +25,9 @@ from oomlint.analysis.values import (
     Value,
     join,
     settled,
+    shortened,
+    unknown,
 )
-
-
-def shortened(key: str) -> str:
-    """Keys stay comparable but bounded."""
-    if len(key) <= 200:
-        return key
-    return key[:120] + "~" + hashlib.blake2b(key.encode(), digest_size=12).hexdigest()
-
-
-def evaluate(world: World, node: ast.expr) -> Value:
-    handler = HANDLERS.get(type(node))
-    if handler is None:
-        return Unknown(f"?{type(node).__name__}")
-    return handler(world, node)
-
 
 # names
 
@@ -78,24 +64,16 @@ def global_name(world: World, module: Module, name: str) -> Value:
             return definition(found, name)
     if any(star.split(".")[0] == "torch" for star in module.stars):
         return External(name, qualified=f"{module.stars[0]}.{name}")
-    return unknown(world, name, name)
+    return unknown(name, name)
 
 
 def imported(world: World, module: Module, qualified: str) -> Value:
-    if qualified.split(".")[0] in knowledge_of_outside:
+    if qualified.split(".")[0] in classes.OUTSIDE:
         return External(qualified, qualified=qualified)
     found = world.project.find(qualified, module)
     if found is None:
         return External(qualified, qualified=qualified)
     return definition(found, qualified)
-
-
-# Packages that are never part of the project that is checked, so that no file is looked for.
-knowledge_of_outside = frozenset(
-    "torch numpy os sys math time random json logging argparse functools itertools collections"
-    " typing pathlib re datetime tqdm abc dataclasses contextlib copy warnings shutil pickle pandas"
-    " scipy sklearn matplotlib PIL cv2 wandb yaml omegaconf hydra".split()
-)
 
 
 def definition(found: Function | Class | Module, key: str) -> Value:
@@ -112,7 +90,7 @@ def module_variable(world: World, module: Module, name: str) -> Value:
     known = world.attributes.get(key) or world.reads.get(key)
     if known is not None:
         return known
-    world.reads[key] = unknown(world, name, name)
+    world.reads[key] = unknown(name, name)
     if len(world.frames) > 40:
         return world.reads[key]
     world.frames.append(Frame(module, None))
@@ -121,12 +99,12 @@ def module_variable(world: World, module: Module, name: str) -> Value:
     try:
         for expression in module.globals[name][-2:]:
             result = evaluate(world, expression) if is_simple(expression) else None
-            result = result or unknown(world, name, name)
+            result = result or unknown(name, name)
             value = result if value is None else join(value, result)
     finally:
         world.frames.pop()
         world.loops = loops
-    world.reads[key] = value or unknown(world, name, name)
+    world.reads[key] = value or unknown(name, name)
     return world.reads[key]
 
 
@@ -134,11 +112,6 @@ def is_simple(node: ast.expr) -> bool:
     return isinstance(
         node, ast.Call | ast.Constant | ast.Name | ast.Attribute | ast.List | ast.Dict
     )
-
-
-def unknown(world: World, key: str, name: str) -> Unknown:
-    role = knowledge.role_of_name(name)
-    return Unknown(shortened(key), name=name, role=role, evidence=Evidence.NAMED if role else None)
 
 
 BUILTINS = frozenset(
@@ -161,16 +134,16 @@ def attribute(world: World, receiver: Value, name: str) -> Value:
     if isinstance(receiver, External):
         qualified = f"{receiver.qualified}.{name}"
         found = None
-        if receiver.qualified.split(".")[0] not in knowledge_of_outside:
+        if receiver.qualified.split(".")[0] not in classes.OUTSIDE:
             found = world.project.find(qualified, world.frame.module)
         return definition(found, qualified) if found else External(qualified, qualified=qualified)
     if isinstance(receiver, Instance):
         return instance_attribute(world, receiver, name)
     if isinstance(receiver, ClassValue) and receiver.cls is not None:
-        method = find_method(world, receiver.cls, name)
+        method = classes.find_method(world, receiver.cls, name)
         if method is not None:
             return Callable(f"{receiver.key}.{name}", function=method)
-        return unknown(world, f"{receiver.key}.{name}", name)
+        return unknown(f"{receiver.key}.{name}", name)
     if isinstance(receiver, Tensor):
         return tensor_attribute(world, receiver, name)
     if (
@@ -185,7 +158,7 @@ def attribute(world: World, receiver: Value, name: str) -> Value:
     known = world.attributes.get(place) or world.reads.get(place)
     if known is not None:
         return known
-    value = unknown(world, f"{receiver.key}.{name}", name)
+    value = unknown(f"{receiver.key}.{name}", name)
     if isinstance(receiver, Unknown) and receiver.role is Role.MODEL and name == "module":
         return receiver
     if isinstance(receiver, Unknown):
@@ -218,15 +191,15 @@ def instance_attribute(world: World, receiver: Instance, name: str) -> Value:
         return receiver.attributes[name]
     cls = receiver.cls
     if cls is None:
-        return unknown(world, f"{receiver.key}.{name}", name)
-    method = find_method(world, cls, name)
+        return unknown(f"{receiver.key}.{name}", name)
+    method = classes.find_method(world, cls, name)
     if method is not None:
         return bound(world, method, receiver)
     constant = class_constant(world, cls, name)
     if constant is not None:
         return constant
     assigned = assigned_elsewhere(world, cls, name, receiver)
-    value = assigned or unknown(world, f"{receiver.key}.{name}", name)
+    value = assigned or unknown(f"{receiver.key}.{name}", name)
     receiver.attributes[name] = value
     return value
 
@@ -244,7 +217,7 @@ def bound(world: World, method: Function, receiver: Value) -> Value:
 
 
 def class_constant(world: World, cls: Class, name: str) -> Value | None:
-    for kin in lineage(world, cls):
+    for kin in classes.lineage(world, cls):
         if name in kin.constants:
             expression = kin.constants[name]
             if isinstance(expression, ast.Constant):
@@ -255,13 +228,13 @@ def class_constant(world: World, cls: Class, name: str) -> Value | None:
 
 def assigned_elsewhere(world: World, cls: Class, name: str, receiver: Instance) -> Value | None:
     """What a method that was not followed (setup, configure ...) assigns to `self.name`."""
-    for kin in lineage(world, cls):
+    for kin in classes.lineage(world, cls):
         for expression, method in kin.assigned.get(name, ()):
             if method.name == "__init__" or not isinstance(expression, ast.Call):
                 continue
             if len(world.frames) > 30:
                 return None
-            receiver.attributes[name] = unknown(world, f"{receiver.key}.{name}", name)
+            receiver.attributes[name] = unknown(f"{receiver.key}.{name}", name)
             frame = Frame(method.module, method, this=receiver)
             calls.bind_unknown(world, frame, method)
             frame.names[first_argument(method)] = receiver
@@ -280,83 +253,6 @@ def assigned_elsewhere(world: World, cls: Class, name: str, receiver: Instance) 
 def first_argument(method: Function) -> str:
     arguments = method.node.args.posonlyargs + method.node.args.args
     return arguments[0].arg if arguments else ""
-
-
-def lineage(world: World, cls: Class) -> list[Class]:
-    """The class and its bases inside the project, nearest first."""
-    known = world.project.lineages.get(cls)
-    if known is None:
-        known = world.project.lineages[cls] = trace_lineage(world, cls, 0)
-    return known
-
-
-def trace_lineage(world: World, cls: Class, depth: int) -> list[Class]:
-    found = [cls]
-    if depth > 6:
-        return found
-    for base in cls.node.bases:
-        resolved = resolve_class(world, cls.module, base)
-        if resolved is not None and resolved is not cls:
-            found.extend(trace_lineage(world, resolved, depth + 1))
-    return found
-
-
-def resolve_class(world: World, module: Module, base: ast.expr) -> Class | None:
-    qualified = dotted(base)
-    if qualified is None:
-        return None
-    known = module.class_(qualified)
-    if known is not None:
-        return known
-    head, _, rest = qualified.partition(".")
-    if head not in module.imports:
-        return None
-    target = module.imports[head] + (f".{rest}" if rest else "")
-    if target.split(".")[0] in knowledge_of_outside:
-        return None
-    found = world.project.find(target, module)
-    return found if isinstance(found, Class) else None
-
-
-def base_names(world: World, cls: Class) -> list[str]:
-    """The qualified names of all bases, those outside the project among them."""
-    known = world.project.base_names.get(cls)
-    if known is None:
-        known = world.project.base_names[cls] = trace_bases(world, cls)
-    return known
-
-
-def trace_bases(world: World, cls: Class) -> list[str]:
-    names = []
-    for kin in lineage(world, cls):
-        for base in kin.node.bases:
-            text = dotted(base)
-            if text is None:
-                continue
-            head, _, rest = text.partition(".")
-            qualified = kin.module.imports.get(head, head)
-            names.append(qualified + (f".{rest}" if rest else ""))
-    return names
-
-
-def dotted(node: ast.expr) -> str | None:
-    if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.Attribute):
-        inner = dotted(node.value)
-        return f"{inner}.{node.attr}" if inner else None
-    return None
-
-
-def find_method(world: World, cls: Class, name: str, after: Class | None = None) -> Function | None:
-    skipping = after is not None
-    for kin in lineage(world, cls):
-        if skipping:
-            skipping = kin is not after
-            continue
-        if name in kin.methods:
-            return kin.methods[name]
-    return None
 
 
 # operations
@@ -508,7 +404,7 @@ def element(world: World, receiver: Value, index: Value) -> Value:
     if known is not None:
         return known
     name = index.value if isinstance(index, Constant) and isinstance(index.value, str) else ""
-    value = unknown(world, key, name or getattr(receiver, "name", ""))
+    value = unknown(key, name or getattr(receiver, "name", ""))
     # A mask or a slice of a tensor is a tensor; an entry of a dict or tuple may be anything.
     is_part = isinstance(receiver, Unknown) and not isinstance(index, Constant)
     value.parents = (receiver,) if is_part else ()
@@ -525,7 +421,7 @@ def container_element(world: World, receiver: Container, index: Value, key: str)
                 return receiver.items[index.value]
     held = [*receiver.items, *receiver.names.values()]
     if not held:
-        return unknown(world, key, "")
+        return unknown(key, "")
     result = held[0]
     for value in held[1:4]:
         result = join(result, value)
@@ -631,32 +527,34 @@ def evaluate_slice(world: World, node: ast.Slice) -> Value:
     return Number(":".join(parts))
 
 
-HANDLERS: dict[type[ast.expr], Function_[[World, Any], Value]] = {
-    ast.Name: evaluate_name,
-    ast.Attribute: evaluate_attribute,
-    ast.Constant: evaluate_constant,
-    ast.BinOp: evaluate_binary,
-    ast.UnaryOp: evaluate_unary,
-    ast.Compare: evaluate_compare,
-    ast.BoolOp: evaluate_boolean,
-    ast.IfExp: evaluate_conditional,
-    ast.Subscript: evaluate_subscript,
-    ast.Tuple: evaluate_display,
-    ast.List: evaluate_display,
-    ast.Set: evaluate_display,
-    ast.Dict: evaluate_dict,
-    ast.ListComp: evaluate_comprehension,
-    ast.SetComp: evaluate_comprehension,
-    ast.GeneratorExp: evaluate_comprehension,
-    ast.DictComp: evaluate_comprehension,
-    ast.Lambda: evaluate_lambda,
-    ast.JoinedStr: evaluate_text,
-    ast.FormattedValue: evaluate_text,
-    ast.NamedExpr: evaluate_named,
-    ast.Starred: evaluate_inner,
-    ast.Await: evaluate_inner,
-    ast.Yield: evaluate_yield,
-    ast.YieldFrom: evaluate_yield,
-    ast.Slice: evaluate_slice,
-    ast.Call: lambda world, node: calls.evaluate_call(world, node),
-}
+dispatch.HANDLERS.update(
+    {
+        ast.Name: evaluate_name,
+        ast.Attribute: evaluate_attribute,
+        ast.Constant: evaluate_constant,
+        ast.BinOp: evaluate_binary,
+        ast.UnaryOp: evaluate_unary,
+        ast.Compare: evaluate_compare,
+        ast.BoolOp: evaluate_boolean,
+        ast.IfExp: evaluate_conditional,
+        ast.Subscript: evaluate_subscript,
+        ast.Tuple: evaluate_display,
+        ast.List: evaluate_display,
+        ast.Set: evaluate_display,
+        ast.Dict: evaluate_dict,
+        ast.ListComp: evaluate_comprehension,
+        ast.SetComp: evaluate_comprehension,
+        ast.GeneratorExp: evaluate_comprehension,
+        ast.DictComp: evaluate_comprehension,
+        ast.Lambda: evaluate_lambda,
+        ast.JoinedStr: evaluate_text,
+        ast.FormattedValue: evaluate_text,
+        ast.NamedExpr: evaluate_named,
+        ast.Starred: evaluate_inner,
+        ast.Await: evaluate_inner,
+        ast.Yield: evaluate_yield,
+        ast.YieldFrom: evaluate_yield,
+        ast.Slice: evaluate_slice,
+        ast.Call: lambda world, node: calls.evaluate_call(world, node),
+    }
+)

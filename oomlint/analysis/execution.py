@@ -9,7 +9,7 @@ from typing import Any
 
 from oomlint.analysis import evaluation, knowledge
 from oomlint.analysis.conditions import branch, is_eventful, keys_of, memo_of, read_condition
-from oomlint.analysis.evaluation import evaluate, shortened, unknown
+from oomlint.analysis.dispatch import evaluate
 from oomlint.analysis.keeping import crosses, graph_leaves, keep_in_total
 from oomlint.analysis.knowledge import Evidence, Role
 from oomlint.analysis.state import Guard, Kind, Stop, World
@@ -33,6 +33,8 @@ from oomlint.analysis.values import (
     join,
     may_have_graph,
     settled,
+    shortened,
+    unknown,
 )
 
 # A world that is longer than this is cut; what happened until then counts.
@@ -184,7 +186,7 @@ def unpack(world: World, target: ast.Tuple | ast.List, value: Value) -> None:
     value = settled(value)
     for i, goal in enumerate(target.elts):
         if isinstance(goal, ast.Starred):
-            bind(world, goal.value, unknown(world, f"{value.key}[*]", ""))
+            bind(world, goal.value, unknown(f"{value.key}[*]", ""))
             continue
         index = Constant(str(i), value=i)
         part = evaluation.element(world, value, index)
@@ -194,7 +196,7 @@ def unpack(world: World, target: ast.Tuple | ast.List, value: Value) -> None:
             if isinstance(part, Tensor) and value.key.endswith(".indexed()") and i == 0:
                 part.opaque = False
         if isinstance(part, Unknown) and isinstance(goal, ast.Name):
-            part = unknown(world, part.key, goal.id)
+            part = unknown(part.key, goal.id)
             part.parents = (value,) if isinstance(value, Unknown) else ()
         bind(world, goal, part)
 
@@ -309,7 +311,7 @@ def run_augmented(world: World, node: ast.AugAssign) -> Signal:
             world.emit(Kind.GRADIENT_TOUCHED, node)
             return None
     if old is None:
-        old = unknown(world, place, place)
+        old = unknown(place, place)
     if isinstance(old, Container):
         extend(world, node, old, value)
         return None
@@ -523,7 +525,7 @@ def item_of(world: World, iterable: Value, iteration: int, target: ast.expr | No
     key = f"{iterable.key}[*]"
     role = knowledge.role_of_name(name) or knowledge.role_of_name(getattr(iterable, "name", ""))
     lasting = role in (Role.OPTIMIZER, Role.MODEL, Role.SCALER, Role.SCHEDULER)
-    value = unknown(world, key if lasting else key + marks, name)
+    value = unknown(key if lasting else key + marks, name)
     if lasting and value.role is None:
         value.role = role
     return value
@@ -542,9 +544,7 @@ def sequence_item(
         )
         name = goals[0].id if isinstance(goals[0], ast.Name) else "i"
         start = f"+{parts[1].key}" if len(parts) > 1 else ""
-        item = (
-            item_of(world, parts[0], iteration, goals[1]) if parts else unknown(world, "item", "")
-        )
+        item = item_of(world, parts[0], iteration, goals[1]) if parts else unknown("item", "")
         return Container("pair", items=[Number(f"{name}{marks}{start}"), item], kind="tuple")
     if kind == "zip":
         goals = target.elts if isinstance(target, ast.Tuple) else []
@@ -560,11 +560,7 @@ def sequence_item(
     held = parts[0] if parts else NONE
     if isinstance(held, Container):
         values = [*held.names.values(), *held.items]
-        value = (
-            values[min(iteration, len(values)) - 1]
-            if values
-            else unknown(world, f"{held.key}[*]", "")
-        )
+        value = values[min(iteration, len(values)) - 1] if values else unknown(f"{held.key}[*]", "")
     else:
         inner = (
             target.elts[1] if isinstance(target, ast.Tuple) and len(target.elts) == 2 else target

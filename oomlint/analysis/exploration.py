@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import deque
 
-from oomlint.analysis import calls, evaluation, execution, knowledge
+from oomlint.analysis import calls, classes, evaluation, execution, knowledge
 from oomlint.analysis.modules import Class, Function, Module
 from oomlint.analysis.project import Project
 from oomlint.analysis.state import Frame, Stop, World
@@ -65,6 +65,8 @@ BACKWARD = frozenset({"backward", "manual_backward"})
 def can_matter(module: Module, function: Function) -> bool:
     """Whether a function reaches what a rule could judge: backward and step, or evaluation."""
     words = reach(module, function)
+    if function.name == "training_step" and any("clip_grad" in word for word in words):
+        return True
     if "step" in words and words & BACKWARD:
         return True
     if words & BACKWARD and words & {"append", "extend"}:
@@ -158,10 +160,10 @@ def is_static(function: Function) -> bool:
 
 def instance_of(world: World, cls: Class) -> Instance:
     """`self` as its constructor leaves it, whoever calls it."""
-    bases = evaluation.base_names(world, cls)
+    bases = classes.base_names(world, cls)
     is_module = any(knowledge.MODULE_BASE.fullmatch(base) for base in bases)
     instance = Instance("self", cls=cls, is_module=is_module)
-    constructor = evaluation.find_method(world, cls, "__init__")
+    constructor = classes.find_method(world, cls, "__init__")
     if constructor is None:
         return instance
     frame = Frame(constructor.module, constructor, this=instance)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from oomlint.analysis.dispatch import evaluate
 from oomlint.analysis.state import Kind, World
 from oomlint.analysis.values import Container, Marks, Unknown, Value, may_have_graph
 
@@ -30,8 +31,6 @@ def leaves(expression: ast.expr) -> list[ast.expr]:
 
 def graph_leaves(world: World, expression: ast.expr) -> list[tuple[ast.expr, Value | None]]:
     """The operands with what they are now; calls are not evaluated a second time."""
-    from oomlint.analysis.evaluation import evaluate
-
     found: list[tuple[ast.expr, Value | None]] = []
     for leaf in leaves(expression):
         pure = not any(isinstance(part, ast.Call | ast.NamedExpr) for part in ast.walk(leaf))

@@ -68,6 +68,11 @@ def last_before(world: World, event: Event, wanted: Test) -> Event | None:
     return None
 
 
+def depth(event: Event) -> int:
+    """How many loops an event is in."""
+    return len(event.loops)
+
+
 def key_of(value: Value | None) -> str:
     return value.key if value is not None else ""
 
@@ -336,13 +341,21 @@ def text_of(value: Value | None) -> str:
 
 
 def windowed(model: Model, event: Event) -> bool:
-    """Whether the step that follows an event stands under a window's condition in any world."""
+    """Whether an event happens on every micro-batch while the step waits for the window's end."""
     return any(
         other.kind in STEPS
         and same_function(other, event)
-        and any(is_window(guard) for guard in other.guards)
+        and (any(is_window(guard) for guard in other.guards) or is_outside(other, event))
         for world in model.worlds
         for other in world.events
+    )
+
+
+def is_outside(step: Event, event: Event) -> bool:
+    """Whether a step stands behind the loop that an event is in."""
+    outer = [loop.node for loop in step.loops]
+    return (
+        len(outer) < len(event.loops) and [loop.node for loop in event.loops][: len(outer)] == outer
     )
 
 

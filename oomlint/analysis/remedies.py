@@ -10,7 +10,7 @@ from oomlint.analysis import edits
 from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import make_fix
 from oomlint.analysis.modules import Module
-from oomlint.analysis.state import Event, Guard
+from oomlint.analysis.state import Event, Guard, Kind, World
 from oomlint.rule import Edit, Fix, Safety
 
 if TYPE_CHECKING:
@@ -82,6 +82,14 @@ def unscale_before(model: Model, clip: Event, step: Event) -> Fix | None:
     return make_fix(f"Insert `{line}` before the clip", [edit], Safety.UNSAFE)
 
 
+def unscale_earlier(model: Model, clip: Event, unscale: Event) -> Fix | None:
+    """The `unscale_` that comes too late moves before the clip."""
+    if not here(model.module, clip, unscale):
+        return None
+    moved = move(model.module, lone_block(model.module, statement(unscale)), statement(clip), False)
+    return make_fix("Unscale before the clip", moved, Safety.UNSAFE) if moved else None
+
+
 def move(module: Module, moved: ast.stmt, target: ast.stmt, behind: bool) -> list[Edit] | None:
     """Takes a statement out and puts it before or behind another; None where that is not clean."""
     try:
@@ -90,6 +98,17 @@ def move(module: Module, moved: ast.stmt, target: ast.stmt, behind: bool) -> lis
         return [edits.delete(module, moved), place(module, target, lines)]
     except edits.NoFix:
         return None
+
+
+def step_end(world: World, step: Event) -> ast.stmt:
+    """The last statement of a step: `scaler.update()` where that follows in the same block."""
+    module, last = step.module, statement(step)
+    for event in world.events[step.index + 1 : step.index + 6]:
+        if event.kind is Kind.SCALER_UPDATE and event.module is module:
+            candidate = statement(event)
+            if module.parents[candidate] is module.parents[last]:
+                return candidate
+    return last
 
 
 def lone_block(module: Module, node: ast.stmt) -> ast.stmt:

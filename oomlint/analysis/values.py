@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from oomlint.analysis.knowledge import Evidence, Role
+from oomlint.analysis.knowledge import Evidence, Role, role_of_name
 
 if TYPE_CHECKING:
     import ast
@@ -325,3 +326,15 @@ def reduced(value: Value, memo: dict[int, str]) -> str:
         return "number"
     found = {reduction_of(part, memo) for part in members(value)} - {"number"}
     return found.pop() if len(found) == 1 else ("mixed" if "sum" in found else "")
+
+
+def shortened(key: str) -> str:
+    """Keys stay comparable but bounded."""
+    if len(key) <= 200:
+        return key
+    return key[:120] + "~" + hashlib.blake2b(key.encode(), digest_size=12).hexdigest()
+
+
+def unknown(key: str, name: str) -> Unknown:
+    role = role_of_name(name)
+    return Unknown(shortened(key), name=name, role=role, evidence=Evidence.NAMED if role else None)
