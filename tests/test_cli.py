@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from shell import Answer, call, write
+from shell import PLUGIN, Answer, call, spawn, write
 
 KEPT = "kept = 0\nkept += loss\n"
 WRONG = "a = wrong\n"
@@ -67,6 +72,7 @@ def test_options_may_follow_paths(project: Path) -> None:
         (["check", "--config", "preview = 1"], "`preview` must be true or false"),
         (["check", "--isolated", "--config", "pyproject.toml"], "cannot be used with `--isolated`"),
         (["check", "--per-file-ignores", "a.py"], "is not of the form PATTERN:RULE"),
+        (["check", "--stdin-filename", "a.py", "b.py"], "cannot be used with paths but `-`"),
         (["check", "--no-such-option"], "No such option"),
         (["check", "--output-format", "xml"], "'xml' is not one of"),
         (["rule", "FAK999"], "error: there is no rule `FAK999`"),
@@ -253,9 +259,27 @@ def test_color(
     answer = call("check", *option)
     assert ("\x1b[" in answer.out) is colored
     if option[:2] != ["--color", "never"]:
-        import re
-
         assert re.sub(r"\x1b\[[\d;]*m", "", answer.out) == plain.out
+
+
+@pytest.mark.parametrize("no_color", ["", "1"])
+def test_terminal_and_pipe_show_the_same(project: Path, no_color: str) -> None:
+    write(project, {"a.py": KEPT})
+    piped = spawn("check", str(project)).out
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "oomlint", "check", str(project)]
+    environment = {**os.environ, "PYTHONPATH": str(PLUGIN), "TERM": "xterm", "NO_COLOR": no_color}
+    process = subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # a terminal whose other end is closed
+        while part := os.read(ours, 65536):
+            shown += part
+    os.close(ours)
+    assert process.wait(20) == 1
+    text = shown.decode().replace("\r\n", "\n")
+    assert ("\x1b[" in text) is not bool(no_color)
+    assert re.sub(r"\x1b\[[\d;]*m", "", text) == piped
 
 
 def test_color_before_the_command(project: Path) -> None:

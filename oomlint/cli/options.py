@@ -155,6 +155,8 @@ def conflict(options: Options) -> str | None:
         ("--quiet", options.quiet, "--verbose", options.verbose),
         ("--silent", options.silent, "--verbose", options.verbose),
     )
+    if options.stdin_filename and options.paths not in ((), ("-",)):
+        return "`--stdin-filename` names what comes on stdin and cannot be used with paths but `-`"
     for first, has_first, second, has_second in pairs:
         if has_first and has_second:
             return f"`{first}` cannot be used with `{second}`"
