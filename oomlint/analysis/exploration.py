@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from oomlint.analysis import calls, classes, evaluation, execution, knowledge
 from oomlint.analysis.modules import Class, Function, Module
@@ -18,83 +21,124 @@ ROOT_BUDGET = 7_000
 FILE_BUDGET = 14_000
 
 
+@dataclass(frozen=True, slots=True)
+class Root:
+    """Where following starts: a function, a method of `owner`, or the script itself."""
+
+    function: Function | None
+    owner: Class | None = None
+
+
 def worlds_of(project: Project, module: Module) -> list[World]:
     """Every world that is followed for a file, roots in source order."""
     found: list[World] = []
     reached: set[Function] = set()
     spent = 0
-    if any_code(module):
-        found, spent = explore(project, module, None, reached)
-    for function in roots(module):
-        if function in reached or spent > FILE_BUDGET:
+    reading = Reading(project, module)
+    script = reading.script_words()
+    if script and reading.can_matter(script):
+        found, spent = explore(project, module, Root(None), reached)
+    for root in reading.roots():
+        if root.function in reached or spent > FILE_BUDGET:
             continue
-        more, cost = explore(project, module, function, reached)
+        more, cost = explore(project, module, root, reached)
         found.extend(more)
         spent += cost
     return found
 
 
-def any_code(module: Module) -> bool:
-    """Whether the module does something itself besides defining things."""
-    import ast
-
-    skipped = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
-    return any(
-        not isinstance(node, skipped) and any(isinstance(part, ast.Call) for part in ast.walk(node))
-        for node in module.tree.body
-    )
+BACKWARD = re.compile(r"backward")
+STEP = re.compile(r"(^|_)steps?($|_)|update")
 
 
-def roots(module: Module) -> list[Function]:
-    """Functions from which a training event can be reached, those that nobody here calls first."""
-    chosen = [f for f in module.all_functions if f.parent is None and can_matter(module, f)]
-    referenced: set[str] = set()
-    for function in module.all_functions:
-        if function.parent is None:
+class Reading:
+    """What the functions of a file mention, and what the functions that they call mention."""
+
+    def __init__(self, project: Project, module: Module) -> None:
+        self.project, self.module = project, module
+        self.by_name: dict[str, list[Function]] = {}
+        for function in module.all_functions:
+            if function.parent is None:
+                self.by_name.setdefault(function.name, []).append(function)
+
+    def script_words(self) -> set[str]:
+        """The words of what the module does itself besides defining things."""
+        skipped = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+        words: set[str] = set()
+        for node in self.module.tree.body:
+            if isinstance(node, skipped):
+                continue
+            for part in ast.walk(node):
+                if isinstance(part, ast.Name):
+                    words.add(part.id)
+                elif isinstance(part, ast.Attribute):
+                    words.add(part.attr)
+        return words
+
+    def roots(self) -> list[Root]:
+        """Functions that matter, those that nobody here calls first; then inherited methods."""
+        functions = [f for f in self.module.all_functions if f.parent is None]
+        referenced: set[str] = set()
+        for function in functions:
             referenced |= function.words - {function.name}
-    chosen = [f for f in chosen if f.name != "__init__"]
-    return [f for f in chosen if f.name not in referenced] + [
-        f for f in chosen if f.name in referenced
-    ]
+        chosen = [f for f in functions if f.name != "__init__" and self.matters(f)]
+        free = [f for f in chosen if f.name not in referenced]
+        called = [f for f in chosen if f.name in referenced]
+        return [*self.inherited(), *(Root(f, f.owner) for f in (*free, *called))]
 
+    def inherited(self) -> list[Root]:
+        """Methods of bases in other files that call what a class of this file overrides."""
+        found = []
+        world = World(self.project, self.module)
+        for cls in self.module.classes.values():
+            for kin in classes.lineage(world, cls)[1:]:
+                if kin.module is self.module:
+                    continue
+                for method in kin.methods.values():
+                    mine = method.words & cls.methods.keys()
+                    if method.name not in cls.methods and mine and method.name != "__init__":
+                        words = method.words.union(*(cls.methods[name].words for name in mine))
+                        if self.can_matter(words):
+                            found.append(Root(method, cls))
+        return found
 
-LOOP = re.compile(r"\b(for|while)\b")
-BACKWARD = frozenset({"backward", "manual_backward"})
+    def matters(self, function: Function) -> bool:
+        clips = function.name == "training_step" and "clip" in function.code
+        return clips or self.can_matter(function.words)
 
+    def can_matter(self, words: Iterable[str]) -> bool:
+        """Whether a rule could judge what is reached: backward and step, or evaluation."""
+        reached = self.reach(words)
+        if any(BACKWARD.search(word) for word in reached):
+            return bool({"append", "extend"} & reached) or any(STEP.search(w) for w in reached)
+        evaluates = "eval" in reached or {"train", "False"} <= reached
+        return evaluates or bool({"env", "envs", "environment"} & reached)
 
-def can_matter(module: Module, function: Function) -> bool:
-    """Whether a function reaches what a rule could judge: backward and step, or evaluation."""
-    words = reach(module, function)
-    if function.name == "training_step" and any("clip_grad" in word for word in words):
-        return True
-    if "step" in words and words & BACKWARD:
-        return True
-    if words & BACKWARD and words & {"append", "extend"}:
-        return True
-    return "eval" in words or ("train" in words and "False" in words) or "env" in words
+    def reach(self, words: Iterable[str]) -> set[str]:
+        """Words, and those of every function of the project that they may call."""
+        found = set(words)
+        pending = [name for name in found if self.callees(name)]
+        seen = set(pending)
+        while pending:
+            for other in self.callees(pending.pop()):
+                found |= other.words
+                more = [n for n in other.words if n not in seen and n in self.by_name]
+                seen.update(more)
+                pending.extend(more)
+        return found
 
-
-def reach(module: Module, function: Function) -> frozenset[str]:
-    """The words of a function and of everything in the file that it may call."""
-    table: dict[str, list[Function]] = module.__dict__.setdefault("by_name", {})
-    if not table:
-        for other in module.all_functions:
-            if other.parent is None:
-                table.setdefault(other.name, []).append(other)
-    found = set(function.words)
-    pending = [name for name in found if name in table]
-    seen = set(pending)
-    while pending:
-        for other in table[pending.pop()]:
-            found |= other.words
-            more = [name for name in other.words if name in table and name not in seen]
-            seen.update(more)
-            pending.extend(more)
-    return frozenset(found)
+    def callees(self, name: str) -> list[Function]:
+        if name in self.by_name:
+            return self.by_name[name]
+        target = self.module.imports.get(name, "")
+        if not target or target.split(".")[0] in classes.OUTSIDE:
+            return []
+        found = self.project.find(target, self.module)
+        return [found] if isinstance(found, Function) else []
 
 
 def explore(
-    project: Project, module: Module, root: Function | None, reached: set[Function]
+    project: Project, module: Module, root: Root, reached: set[Function]
 ) -> tuple[list[World], int]:
     """The worlds of one root, by flipping one choice of a known world at a time."""
     queue: deque[dict[str, bool]] = deque([{}])
@@ -118,16 +162,14 @@ def explore(
     return found, spent
 
 
-def run_world(
-    project: Project, module: Module, root: Function | None, assumptions: dict[str, bool]
-) -> World:
-    world = World(project, module, assumptions=dict(assumptions), root=root)
+def run_world(project: Project, module: Module, root: Root, assumptions: dict[str, bool]) -> World:
+    world = World(project, module, assumptions=dict(assumptions), root=root.function)
     try:
-        if root is None:
+        if root.function is None:
             world.frames.append(Frame(module, None))
             execution.run_block(world, module.tree.body)
         else:
-            run_root(world, module, root)
+            run_root(world, module, root.function, root.owner)
     except Stop:
         pass
     except RecursionError:
@@ -135,11 +177,11 @@ def run_world(
     return world
 
 
-def run_root(world: World, module: Module, root: Function) -> None:
+def run_root(world: World, module: Module, root: Function, owner: Class | None) -> None:
     world.frames.append(Frame(module, None))
     this: Value | None = None
-    if root.owner is not None and not is_static(root):
-        this = instance_of(world, root.owner)
+    if owner is not None and not is_static(root):
+        this = instance_of(world, owner)
     frame = Frame(root.module, root, this=this)
     if this is not None:
         frame.names[evaluation.first_argument(root)] = this
@@ -153,8 +195,6 @@ def run_root(world: World, module: Module, root: Function) -> None:
 
 
 def is_static(function: Function) -> bool:
-    import ast
-
     return any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in function.decorators)
 
 
