@@ -69,13 +69,7 @@ def check_paths(
     done = total - len(owners)
     work = check_whole if syntax else check_gated
     for path, outcome in run(chunks(groups, work), jobs or available_jobs()):
-        result: FileResult
-        if isinstance(outcome, Died):
-            # Slowness lies in the file and is remembered; a death may have come from outside.
-            digest = contents.digest(path) if outcome.too_slow else ""
-            result = crashed(path, outcome)
-        else:
-            result, digest = outcome
+        result, digest = taken(path, outcome, contents)
         cache = owners[path].cache
         if cache is not None:
             cache.store(result, digest, syntax)
@@ -90,6 +84,16 @@ def check_paths(
     warnings = dict.fromkeys(warning for group in groups for warning in group.warnings)
     results.sort(key=lambda result: str(result.path))
     return TreeResult(tuple(results), total, total - len(owners), tuple(warnings))
+
+
+def taken(
+    path: str, outcome: tuple[FileResult, str] | Died, contents: Contents
+) -> tuple[FileResult, str]:
+    """A result and the digest of its content, which is empty for what must not be stored."""
+    if not isinstance(outcome, Died):
+        return outcome
+    # Slowness lies in the file and is remembered; a death may have come from outside.
+    return crashed(path, outcome), contents.digest(path) if outcome.too_slow else ""
 
 
 def grouped(files: Iterable[tuple[str, Settings]]) -> list[Group]:

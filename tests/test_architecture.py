@@ -25,7 +25,8 @@ LAYERS = {
     "patterns": set(),
     "source": set(),
     "rule": set(),
-    "settings": {"errors", "patterns"},
+    "keys": {"errors"},
+    "settings": {"errors", "keys", "patterns"},
     "analysis": {"source", "rule", "errors"},
     "registry": {"errors", "rule"},
     "syntax": {"analysis"},
@@ -47,7 +48,7 @@ LAYERS = {
     "cache": {"linter", "registry", "rule", "settings"},
     "workers": {"settings"},
     "tree": {"cache", "fixer", "linter", "selection", "settings", "source", "workers"},
-    "reports": {"linter", "registry", "rule", "settings", "source", "suppressions"},
+    "reports": {"keys", "linter", "registry", "rule", "settings", "source", "suppressions"},
 }
 # The outer layers may use all of the above, but never each other.
 OUTER = {"cli", "lsp", "verify"}

@@ -13,7 +13,8 @@ from shell import write
 
 from oomlint.errors import OomlintError
 from oomlint.files import find_files
-from oomlint.settings import SettingsFinder, Table
+from oomlint.keys import Table
+from oomlint.settings import SettingsFinder
 
 
 def found(folder: Path, *paths: str, **values: object) -> list[str]:

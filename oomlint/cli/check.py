@@ -21,8 +21,9 @@ from oomlint.cli.options import (
 from oomlint.cli.summary import Outcome, exit_code, summary_lines
 from oomlint.errors import OomlintError
 from oomlint.files import Found, find_files
+from oomlint.keys import shown_path
 from oomlint.reports.report import Report, Texts
-from oomlint.settings import Settings, SettingsFinder, shown_path
+from oomlint.settings import Settings, SettingsFinder
 
 STDIN_NAME = "-"
 

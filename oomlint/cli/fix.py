@@ -15,10 +15,11 @@ from oomlint.cli.summary import Outcome, counted
 from oomlint.errors import OomlintError
 from oomlint.files import Found
 from oomlint.fixer import FixedFile, is_applicable, write_atomically
+from oomlint.keys import shown_path
 from oomlint.linter import FileResult
 from oomlint.reports.diff import unified
 from oomlint.rule import Finding
-from oomlint.settings import Settings, shown_path
+from oomlint.settings import Settings
 from oomlint.tree import TreeResult, check_paths, fix_paths
 
 # A fix in one file can make a fix in another possible, or needless.

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from oomlint.errors import OomlintError
-from oomlint.settings import FAIL_ON, FORMATS, Table, checked_table
+from oomlint.keys import FAIL_ON, FORMATS, Table, checked_table
 
 if sys.version_info >= (3, 11):
     import tomllib

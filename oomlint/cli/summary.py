@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from oomlint.keys import FAIL_ON
 from oomlint.linter import FileResult
 from oomlint.reports.report import Report
 from oomlint.reports.style import paint
 from oomlint.rule import Finding, Safety, Severity
-from oomlint.settings import FAIL_ON, Settings
+from oomlint.settings import Settings
 
 if TYPE_CHECKING:
     from oomlint.cli.options import Options

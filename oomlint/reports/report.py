@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from oomlint.keys import shown_path
 from oomlint.linter import FileResult
 from oomlint.rule import Fix, Safety
-from oomlint.settings import shown_path
 from oomlint.source import Source, Unreadable, read
 
 
