@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable as Function_
+from dataclasses import replace
 from functools import lru_cache
 
 from oomlint.analysis import classes, evaluation, knowledge
@@ -104,6 +105,8 @@ def call_value(
         return construct(world, node, target.cls, arguments, keywords)
     if isinstance(target, Callable):
         return follow(world, target, arguments, keywords, node)
+    if isinstance(target, GradContext) and arguments and isinstance(arguments[0], Callable):
+        return replace(arguments[0], mode=target.mode)
     if isinstance(target, Method) and target.receiver is not None:
         return call_attribute(world, node, target.receiver, target.name, arguments, keywords)
     if isinstance(target, Thing):
@@ -118,7 +121,7 @@ def call_value(
 def call_thing(
     world: World, node: ast.Call, target: Thing, arguments: Arguments, keywords: Keywords
 ) -> Value:
-    if target.role is Role.MODEL:
+    if target.role in (Role.MODEL, Role.ENGINE):
         return forward(world, node, target, arguments, keywords)
     if target.role is Role.CRITERION:
         return loss_of(world, node, target, arguments, keywords, target.reduction)
@@ -318,11 +321,17 @@ def call_attribute(
             bound = evaluation.bound(world, method, receiver)
             if isinstance(bound, Callable):
                 return follow(world, bound, arguments, keywords, node)
-        if name in receiver.attributes:
-            return call_value(world, node, settled(receiver.attributes[name]), arguments, keywords)
+        if name in receiver.attributes or (method is None and name not in METHODS):
+            held = settled(evaluation.instance_attribute(world, receiver, name))
+            if not isinstance(held, Unknown) or held.role in (Role.MODEL, Role.CRITERION):
+                return call_value(world, node, held, arguments, keywords)
     if isinstance(receiver, ClassValue) and receiver.cls is not None:
         target = evaluation.attribute(world, receiver, name)
         return call_value(world, node, target, arguments, keywords)
+    if isinstance(receiver, Unknown) and name not in METHODS:
+        held = evaluation.attribute(world, receiver, name)
+        if isinstance(held, Unknown | Thing) and held.role in (Role.MODEL, Role.CRITERION):
+            return call_value(world, node, held, arguments, keywords)
     handler = METHODS.get(name)
     if handler is not None:
         result = handler(world, node, receiver, arguments, keywords)
@@ -832,6 +841,8 @@ def call_known(
     if qualified in ("copy.deepcopy", "copy.copy") and first is not None:
         return copied(first, node)
     if qualified == "functools.partial" and first is not None:
+        if isinstance(first, Callable):
+            return replace(first, given=(*first.given, *arguments[1:]), named=dict(keywords))
         return first
     if qualified in ("collections.deque", "collections.defaultdict", "collections.OrderedDict"):
         bounded = "maxlen" in keywords or (qualified.endswith("deque") and len(arguments) > 1)
@@ -846,11 +857,7 @@ def call_known(
     if qualified == "deepspeed.initialize":
         return deepspeed_initialize(node)
     if qualified.startswith("contextlib."):
-        return (
-            GradContext(qualified, mode=None)
-            if "nullcontext" not in last
-            else Context(key, kind="null")
-        )
+        return GradContext(qualified) if "ExitStack" in last else Context(key, kind="null")
     if head in knowledge.NUMBER_MODULES:
         for value in inputs:
             if isinstance(value, Tensor | Unknown):
@@ -908,8 +915,7 @@ def make_thing(
     arguments: Arguments,
     keywords: Keywords,
 ) -> Value:
-    place = f"{world.frame.module.name}:{node.lineno}:{node.col_offset}"
-    key = f"{qualified.rsplit('.', 1)[-1]}@{place}:{world.marks}"
+    key = f"{qualified.rsplit('.', 1)[-1]}@{made_at(world, node)}"
     reduction = ""
     if role is Role.CRITERION:
         given = keywords.get("reduction")
@@ -928,6 +934,16 @@ def make_thing(
     thing = Thing(key, role=role, qualified=qualified, reduction=reduction, models=models)
     thing.arguments = {**{str(i): v for i, v in enumerate(arguments)}, **keywords}
     return thing
+
+
+def made_at(world: World, node: ast.Call) -> str:
+    """Where and when an object is made: the same line makes another one on another way to it."""
+    way = "/".join(
+        f"{call.node.lineno}.{call.node.col_offset}"
+        for call in world.calls
+        if isinstance(call.node, ast.expr)
+    )
+    return f"{world.frame.module.name}:{node.lineno}:{node.col_offset}:{way}:{world.marks}"
 
 
 def owners_of(value: Value | None) -> frozenset[str]:
@@ -1033,7 +1049,7 @@ def construct(
     world: World, node: ast.Call, cls: Class, arguments: Arguments, keywords: Keywords
 ) -> Value:
     bases = classes.base_names(world, cls)
-    key = f"{cls.name}@{world.frame.module.name}:{node.lineno}:{node.col_offset}:{world.marks}"
+    key = f"{cls.name}@{made_at(world, node)}"
     for base in bases:
         role = knowledge.role_of_constructor(base)
         if role in (Role.OPTIMIZER, Role.LOADER, Role.SCHEDULER, Role.SCALER):
@@ -1074,6 +1090,8 @@ def follow(
 ) -> Value:
     from oomlint.analysis import execution
 
+    if target.given or target.named:
+        arguments, keywords = [*target.given, *arguments], {**target.named, **keywords}
     if target.lambda_node is not None:
         return follow_lambda(world, target, arguments)
     function = target.function
@@ -1091,7 +1109,7 @@ def follow(
     world.visited.add(function)
     depth = (len(world.calls), len(world.guards), len(world.loops), len(world.contexts))
     grad, contexts = world.grad, list(world.contexts)
-    mode = decorated_mode(world, function)
+    mode = target.mode if target.mode is not None else decorated_mode(world, function)
     if mode is not None:
         world.grad = mode if isinstance(mode, bool) else None
     world.calls.append(Call(node, world.frame.module, function, caller_this, target.this))
@@ -1152,14 +1170,14 @@ def decorated_mode(world: World, function: Function) -> bool | str | None:
             continue
         head, _, rest = text.partition(".")
         qualified = module.imports.get(head, head) + (f".{rest}" if rest else "")
+        given = [*call.args, *(keyword.value for keyword in call.keywords)] if call else []
         if knowledge.NO_GRAD.fullmatch(qualified):
-            if call and call.args and isinstance(call.args[0], ast.Constant):
-                return call.args[0].value is False
-            return False
+            # `inference_mode(False)` turns gradients on again.
+            return bool(given and isinstance(given[0], ast.Constant) and given[0].value is False)
         if knowledge.ENABLE_GRAD.fullmatch(qualified):
             return True
-        if knowledge.SET_GRAD.fullmatch(qualified) and call and call.args:
-            argument = call.args[0]
+        if knowledge.SET_GRAD.fullmatch(qualified) and given:
+            argument = given[0]
             return bool(argument.value) if isinstance(argument, ast.Constant) else "unsure"
         if knowledge.NO_GRAD_NAME.search(text.rsplit(".", 1)[-1]):
             return False
@@ -1221,6 +1239,8 @@ def bind_defaults(world: World, frame: Frame, function: Function, is_open: bool)
             continue
         if isinstance(default, ast.Constant) and not is_open:
             frame.names[parameter.arg] = evaluation.evaluate_constant(world, default)
+        elif isinstance(default, ast.Name) and not is_open:
+            frame.names[parameter.arg] = evaluation.lookup(world, frame, default.id)
         else:
             frame.names[parameter.arg] = parameter_value(world, function, parameter)
 

@@ -142,7 +142,9 @@ def attribute(world: World, receiver: Value, name: str) -> Value:
     if isinstance(receiver, ClassValue) and receiver.cls is not None:
         method = classes.find_method(world, receiver.cls, name)
         if method is not None:
-            return Callable(f"{receiver.key}.{name}", function=method)
+            kinds = {d.id for d in method.decorators if isinstance(d, ast.Name)}
+            owner = receiver if "classmethod" in kinds else None
+            return Callable(f"{receiver.key}.{name}", function=method, this=owner)
         return unknown(f"{receiver.key}.{name}", name)
     if isinstance(receiver, Tensor):
         return tensor_attribute(world, receiver, name)
@@ -354,6 +356,20 @@ def evaluate_compare(world: World, node: ast.Compare) -> Value:
 
 
 def evaluate_boolean(world: World, node: ast.BoolOp) -> Value:
+    from oomlint.analysis.conditions import branch, is_eventful
+
+    rest = node.values[1:]
+    if is_eventful(world, world.frame.module, rest):
+        # `ready and optimizer.step()` is a branch in disguise.
+        conjunction = isinstance(node.op, ast.And)
+        taken = branch(
+            world, node.values[0], rest if conjunction else [], [] if conjunction else rest
+        )
+        if taken is not None and taken is not conjunction:
+            return Number(f"shortcut@{node.lineno}:{world.marks}")
+        for part in rest[:-1]:
+            evaluate(world, part)
+        return evaluate(world, rest[-1])
     values = [evaluate(world, part) for part in node.values]
     if all(is_plain(value) for value in values):
         word = " and " if isinstance(node.op, ast.And) else " or "

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from oomlint.analysis import evaluation, knowledge
-from oomlint.analysis.conditions import branch, is_eventful, keys_of, memo_of, read_condition
+from oomlint.analysis.conditions import (
+    Atom,
+    branch,
+    decide,
+    is_eventful,
+    keys_of,
+    memo_of,
+    read_condition,
+)
 from oomlint.analysis.dispatch import evaluate
 from oomlint.analysis.keeping import crosses, graph_leaves, keep_in_total
 from oomlint.analysis.knowledge import Evidence, Role
@@ -195,7 +203,7 @@ def unpack(world: World, target: ast.Tuple | ast.List, value: Value) -> None:
                 part.opaque, part.loss = value.opaque and not value.proven, True
             if isinstance(part, Tensor) and value.key.endswith(".indexed()") and i == 0:
                 part.opaque = False
-        if isinstance(part, Unknown) and isinstance(goal, ast.Name):
+        if isinstance(part, Unknown) and part.role is None and isinstance(goal, ast.Name):
             part = unknown(part.key, goal.id)
             part.parents = (value,) if isinstance(value, Unknown) else ()
         bind(world, goal, part)
@@ -435,9 +443,18 @@ def merge(goal: dict[Any, Value], one: dict[Any, Value], other: dict[Any, Value]
 
 
 def run_match(world: World, node: ast.Match) -> Signal:
-    evaluate(world, node.subject)
-    for case in node.cases[:1]:
-        return run_block(world, case.body)
+    subject = evaluate(world, node.subject)
+    module = world.frame.module
+    eventful = any(is_eventful(world, module, case.body) for case in node.cases)
+    for case in node.cases:
+        if not eventful:
+            signal = run_block(world, case.body)
+            if signal is not None:
+                return signal
+            continue
+        key = shortened(f"match({subject.key}:{ast.unparse(case.pattern)})")
+        if case is node.cases[-1] or decide(world, Atom(key, False, None), True):
+            return run_block(world, case.body)
     return None
 
 

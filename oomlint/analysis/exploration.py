@@ -130,6 +130,9 @@ class Reading:
     def callees(self, name: str) -> list[Function]:
         if name in self.by_name:
             return self.by_name[name]
+        if name in self.module.classes:
+            methods = self.module.classes[name].methods
+            return [methods[key] for key in ("__call__", "__init__") if key in methods]
         target = self.module.imports.get(name, "")
         if not target or target.split(".")[0] in classes.OUTSIDE:
             return []

@@ -151,7 +151,11 @@ NAMES: tuple[tuple[Role, re.Pattern[str]], ...] = (
     (Role.SCHEDULER, re.compile(r"sched|warmup|lr_?decay", re.IGNORECASE)),
     (
         Role.SCALER,
-        re.compile(r"(^|_)(grad_?|loss_?|amp_?|fp16_?|[dg]_)?scaler$|^grad_amp$", re.IGNORECASE),
+        # Not every `_scaler`: sklearn's scale features.
+        re.compile(
+            r"^(\w*_)?(grad|loss|amp|fp16|[dg])_?scaler$|^scaler(_\w{1,3})?$|^grad_amp$",
+            re.IGNORECASE,
+        ),
     ),
     (
         Role.OPTIMIZER,

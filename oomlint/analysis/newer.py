@@ -51,5 +51,6 @@ def replace(lines: list[str], place: CodeRange, content: str) -> None:
         filler = content if row == first else ""
         # A statement that spans lines stays one logical line: join with a backslash.
         tail = "" if row == last else "\\"
-        width = end - start - len(filler) - len(tail)
+        # `ast` counts columns in UTF-8 bytes.
+        width = len(body[start:end].encode("utf-8")) - len(filler) - len(tail)
         lines[row] = body[:start] + filler + " " * width + tail + body[end:] + line[len(body) :]

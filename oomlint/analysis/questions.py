@@ -17,6 +17,7 @@ from oomlint.analysis.values import (
     Instance,
     Sequence,
     Thing,
+    Unknown,
     Value,
     ancestors,
     is_divided,
@@ -111,6 +112,8 @@ def concerns(event: Event, optimizer: Value | None) -> bool:
         mine, other = models_of(subject), models_of(optimizer)
         return bool(mine & other)
     if isinstance(subject, Instance) and not subject.is_module:
+        return True
+    if isinstance(subject, Unknown) and subject.role is None:
         return True
     models = models_of(optimizer)
     return not models or any(related(subject.key, key) for key in models)

@@ -98,6 +98,11 @@ class Callable(Value):
     frame: Frame | None = None
     this: Value | None = None
     lambda_node: ast.Lambda | None = None
+    # What `functools.partial` gave it already.
+    given: tuple[Value, ...] = ()
+    named: dict[str, Value] = field(default_factory=dict)
+    # The grad mode that `torch.no_grad()(f)` runs it in.
+    mode: bool | None = None
 
 
 @dataclass(eq=False, slots=True)
