@@ -166,7 +166,7 @@ def test_roles_by_annotation(imports: str, annotation: str, role: Role) -> None:
     [
         ("thing.unscale_(args.optimizer)", Role.SCALER),
         ("thing.step(args.optimizer)", Role.SCALER),
-        ("thing.zero_grad()", Role.OPTIMIZER),
+        ("thing.zero_grad()", None),
         ("thing.eval()", Role.MODEL),
         ("thing.train(False)", Role.MODEL),
         ("thing.parameters()", Role.MODEL),
