@@ -87,7 +87,6 @@ def test_contexts(context: str, mode: str) -> None:
     assert modes(text) == [mode, ON]
 
 
-@pytest.mark.xfail(strict=True, reason="every context of contextlib counts as one of the grad mode")
 @pytest.mark.parametrize("context", ["contextlib.suppress(ValueError)", "contextlib.closing(args)"])
 def test_contexts_that_have_nothing_to_do_with_gradients(context: str) -> None:
     assert modes(evaluation(f"with {context}:\n    model(1)")) == [ON]
@@ -166,7 +165,6 @@ def test_decorators(decorator: str, mode: str) -> None:
     assert modes(evaluation("model(1)", decorator)) == [mode]
 
 
-@pytest.mark.xfail(strict=True, reason="a decorator's `mode=` keyword is not read")
 def test_a_decorator_with_a_keyword() -> None:
     assert modes(evaluation("model(1)", "@torch.inference_mode(mode=False)")) == [ON]
 
@@ -218,7 +216,6 @@ def test_what_is_called_runs_under_the_callers_mode(
     assert modes(evaluation(body, before=before)) == expected
 
 
-@pytest.mark.xfail(strict=True, reason="`no_grad()(function)` is a call that cannot be followed")
 def test_a_mode_that_wraps_a_function_by_a_call() -> None:
     before = "def infer(model, x):\n    return model(x)"
     body = "quiet = torch.no_grad()(infer)\nquiet(model, 1)"

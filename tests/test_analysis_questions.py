@@ -130,7 +130,7 @@ def test_calls_that_cannot_be_followed_may_touch_what_they_get(letters: str, tou
 CONCERNS = [
     ("optimizer.zero_grad()", "optimizer.step()", True),
     ("model.zero_grad()", "optimizer.step()", True),
-    ("args.thing.zero_grad()", "a_opt.step()", False),
+    ("args.thing.zero_grad()", "a_opt.step()", True),
     ("a_opt.zero_grad()", "b_opt.step()", False),
     ("a_opt.zero_grad()", "a_opt.step()", True),
     ("both.zero_grad()", "b_opt.step()", True),

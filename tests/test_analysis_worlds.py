@@ -204,7 +204,6 @@ def test_branches_with_events_are_worlds(code: str, expected: list[list[str]]) -
     assert worlds(function(f"loss.backward()\n{code}")) == expected
 
 
-@pytest.mark.xfail(strict=True, reason="`and`/`or` outside of a test are taken as unconditional")
 def test_a_step_behind_and_is_a_world() -> None:
     assert worlds(function("loss.backward()\na and optimizer.step()")) == [PLAIN, ["backward"]]
 
@@ -320,7 +319,6 @@ def test_blocks(code: str, expected: list[str]) -> None:
     assert events(text) == expected
 
 
-@pytest.mark.xfail(strict=True, reason="only the first case of a match is followed")
 def test_every_case_of_a_match_is_a_world() -> None:
     text = function(
         """
