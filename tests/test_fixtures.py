@@ -244,6 +244,39 @@ def test_gate_never_hides_a_finding(file: FixtureFile, workshop: Workshop) -> No
     assert ungated.findings == workshop.result(file).findings
 
 
+@each_flagged
+def test_gate_never_hides_a_finding_of_one_function_alone(
+    file: FixtureFile, workshop: Workshop
+) -> None:
+    """A whole file has the words of all its functions; each finding must pass with its own."""
+    for row in sorted({row for row, _ in workshop.hits(file)}):
+        source = workshop.source(file, alone(file.text, row))
+        ungated = check_source(source, workshop.settings(file), gate=False)
+        assert check_source(source, workshop.settings(file)).findings == ungated.findings, row
+
+
+def alone(text: str, row: int) -> str:
+    """The top-level statement on a row, the imports, and the definitions that it names."""
+    definitions = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    body = ast.parse(text).body
+    subject = next(n for n in body if n.lineno <= row <= (n.end_lineno or 0))
+    named = {n.name: n for n in body if isinstance(n, definitions)}
+    kept, waiting = set(), [subject]
+    while waiting:
+        node = waiting.pop()
+        if node not in kept:
+            kept.add(node)
+            names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+            waiting += [named[name] for name in names & {*named}]
+    others = [n for n in body if n not in kept and not isinstance(n, ast.Import | ast.ImportFrom)]
+    lines = text.split("\n")
+    for node in others:
+        if isinstance(node, definitions) or isinstance(subject, definitions):
+            first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
+            lines[first - 1 : node.end_lineno] = [""] * ((node.end_lineno or 0) - first + 1)
+    return "\n".join(lines)
+
+
 @each_file
 def test_windows_line_ends(file: FixtureFile, workshop: Workshop) -> None:
     text = file.text.replace("\n", "\r\n")
