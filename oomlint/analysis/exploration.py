@@ -51,6 +51,13 @@ BACKWARD = re.compile(r"backward")
 STEP = re.compile(r"(^|_)steps?($|_)|update")
 
 
+def judged(words: set[str]) -> bool:
+    if any(BACKWARD.search(word) for word in words):
+        return bool({"append", "extend"} & words) or any(STEP.search(word) for word in words)
+    evaluates = "eval" in words or {"train", "False"} <= words
+    return evaluates or bool({"env", "envs", "environment"} & words)
+
+
 class Reading:
     """What the functions of a file mention, and what the functions that they call mention."""
 
@@ -60,6 +67,9 @@ class Reading:
         for function in module.all_functions:
             if function.parent is None:
                 self.by_name.setdefault(function.name, []).append(function)
+        for cls in module.classes.values():
+            calling = [cls.methods[k] for k in ("__call__", "__init__") if k in cls.methods]
+            self.by_name.setdefault(cls.name, []).extend(calling)
 
     def script_words(self) -> set[str]:
         """The words of what the module does itself besides defining things."""
@@ -109,32 +119,32 @@ class Reading:
     def can_matter(self, words: Iterable[str]) -> bool:
         """Whether a rule could judge what is reached: backward and step, or evaluation."""
         reached = self.reach(words)
-        if any(BACKWARD.search(word) for word in reached):
-            return bool({"append", "extend"} & reached) or any(STEP.search(w) for w in reached)
-        evaluates = "eval" in reached or {"train", "False"} <= reached
-        return evaluates or bool({"env", "envs", "environment"} & reached)
+        if judged(reached):
+            return True
+        # Half of it here: the other half may be in what is imported.
+        if any(BACKWARD.search(word) or STEP.search(word) for word in reached):
+            for name in sorted(reached & self.module.imports.keys()):
+                for function in self.imported(name):
+                    reached |= function.words
+            return judged(reached)
+        return False
 
     def reach(self, words: Iterable[str]) -> set[str]:
-        """Words, and those of every function of the project that they may call."""
+        """Words, and those of every function of the file that they may call."""
         found = set(words)
-        pending = [name for name in found if self.callees(name)]
+        pending = [name for name in found if name in self.by_name]
         seen = set(pending)
         while pending:
-            for other in self.callees(pending.pop()):
+            for other in self.by_name[pending.pop()]:
                 found |= other.words
                 more = [n for n in other.words if n not in seen and n in self.by_name]
                 seen.update(more)
                 pending.extend(more)
         return found
 
-    def callees(self, name: str) -> list[Function]:
-        if name in self.by_name:
-            return self.by_name[name]
-        if name in self.module.classes:
-            methods = self.module.classes[name].methods
-            return [methods[key] for key in ("__call__", "__init__") if key in methods]
+    def imported(self, name: str) -> list[Function]:
         target = self.module.imports.get(name, "")
-        if not target or target.split(".")[0] in classes.OUTSIDE:
+        if target.split(".")[0] in classes.OUTSIDE:
             return []
         found = self.project.find(target, self.module)
         return [found] if isinstance(found, Function) else []

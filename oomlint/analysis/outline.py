@@ -16,6 +16,9 @@ IMPORT = re.compile(
     re.MULTILINE,
 )
 ANY_DEFINITION = re.compile(r"^[ \t]*(?:async[ \t]+def|def)[ \t]+(\w+)", re.MULTILINE)
+HEADER = re.compile(r"class[ \t]+\w+[ \t]*(\([^()]*\))?[ \t]*:")
+MODULE = re.compile(r"Module\b|Model\b|Layer\b|Loss\b")
+GRADIENTS = re.compile(r"backward|autograd|no_grad|inference_mode|zero_grad|optim|requires_grad")
 # What makes a function of another file worth reading: it may change modes or gradients, keep or
 # make a loss. Any other is a call that cannot be followed.
 TELLING = re.compile(
@@ -55,7 +58,17 @@ def define(module: LazyModule, start: int) -> None:
     text = module.source.text
     after = OUTSIDE.search(text, text.find("\n", start) + 1 or len(text))
     end = after.start() if after else len(text)
-    if not text.startswith("class", start) and not TELLING.search(text, start, end):
+    is_class = text.startswith("class", start)
+    header = HEADER.match(text, start) if is_class else None
+    if header and not GRADIENTS.search(text, start, end):
+        # Of a network only that it is one matters; of a class without a base nothing.
+        if not header[1] and not TELLING.search(text, start, end):
+            return
+        if header[1] and MODULE.search(header[1]):
+            stub = "\n" * text.count("\n", 0, start) + header.group() + " pass"
+            Walker(module).visit_body(parsing.parse_here(stub).body, None, None, "")
+            return
+    if not is_class and not TELLING.search(text, start, end):
         return
     first = start
     while first > 0:

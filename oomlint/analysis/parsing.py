@@ -45,12 +45,13 @@ def too_deep(text: str) -> tuple[int, int] | None:
 
 def parse(text: str) -> ast.Module:
     """The tree of a whole file. Raises SyntaxProblem."""
-    deep = too_deep(text)
-    if deep:
-        raise SyntaxProblem(f"brackets nest deeper than {MAX_NESTING} levels", *deep)
     try:
         return parse_here(text)
     except SyntaxError as error:
+        # CPython says so itself; libcst would crash on it.
+        deep = too_deep(text)
+        if deep:
+            raise SyntaxProblem(f"brackets nest deeper than {MAX_NESTING} levels", *deep) from None
         newer = parse_newer(text)
         if newer is not None:
             return newer

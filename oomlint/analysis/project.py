@@ -40,7 +40,7 @@ def load(path: Path) -> Module | None:
     module: Module | None
     try:
         source = read(path)
-        module = outline.sketch(source) if not parsing.too_deep(source.text) else None
+        module = outline.sketch(source)
     except (Unreadable, OSError):
         module = None
     parsed[path] = (stamp, module)
