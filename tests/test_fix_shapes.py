@@ -934,6 +934,38 @@ SCALER = [
         """,
         "unscaling-under-two-conditions-left-alone",
     ),
+    shape(
+        """
+        from torch.nn.utils import clip_grad_norm_
+
+        def train(net, loader, optimizer, scaler, criterion, log):
+            for x, y in loader:
+                optimizer.zero_grad()
+                scaler.scale(criterion(net(x), y)).backward()
+                if log:
+                    scaler.unscale_(optimizer)
+                    print(net.weight.grad.norm())
+                clip_grad_norm_(net.parameters(), 1.0)
+                scaler.step(optimizer)
+                scaler.update()
+        """,
+        """
+        from torch.nn.utils import clip_grad_norm_
+
+        def train(net, loader, optimizer, scaler, criterion, log):
+            for x, y in loader:
+                optimizer.zero_grad()
+                scaler.scale(criterion(net(x), y)).backward()
+                if log:
+                    scaler.unscale_(optimizer)
+                    print(net.weight.grad.norm())
+                clip_grad_norm_(net.parameters(), 1.0)
+                scaler.step(optimizer)
+                scaler.update()
+        """,
+        "unscaling-on-one-path-left-alone",
+        known="unscaled twice where `log` is true",
+    ),
 ]
 
 SHAPES = [*GRAD_MODE, *DETACH, *DIVISION, *MOVES, *SCALER]
