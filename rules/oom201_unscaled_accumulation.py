@@ -103,6 +103,9 @@ def undivided(window: Window) -> bool:
         return False
     if window.guard is None and reduction != "mean":
         return False
+    if reduction == "" and window.backward.value and ask.is_opaque(window.backward.value):
+        # What comes out of a call that cannot be followed may be divided already.
+        return False
     if ask.gradients_touched(window.world) or ask.divides_elsewhere(window):
         return False
     if "accumulate" in window.backward.contexts:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from oomlint.analysis import Model, edits
 from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import anchor, finding, make_fix
+from oomlint.analysis.knowledge import SKIP_NAME
 from oomlint.analysis.remedies import argument_text, here, receiver_text, statement
 from oomlint.analysis.state import Event, Kind, World
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
@@ -95,7 +97,12 @@ def zeroed_steps(world: World) -> Iterator[Event]:
         if is_plain_step(step) and step.loops:
             serial = step.loops[-1].serial
             for zero in zeros:
-                if any(m.serial == serial for m in zero.loops) and ask.concerns(zero, step.subject):
+                inside = any(m.serial == serial for m in zero.loops)
+                skips = any(
+                    guard.truth and SKIP_NAME.search(ast.unparse(guard.test))
+                    for guard in zero.guards
+                )
+                if inside and not skips and ask.concerns(zero, step.subject):
                     yield step
                     break
 

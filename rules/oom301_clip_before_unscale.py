@@ -115,7 +115,12 @@ def scaled_path(model: Model, world: World, clip: Event) -> tuple[Event, Event] 
     text = getattr(limit, "key", "")
     if "get_scale" in text or "inf" in text or "master_params" in ask.key_of(clip.subject):
         return None
-    backward = ask.last_before(world, clip, lambda e: e.kind in (Kind.BACKWARD, Kind.UNSCALE))
+    clipped = frozenset(clip.detail.get("models") or ())  # type: ignore[call-overload]
+    backward = ask.last_before(
+        world,
+        clip,
+        lambda e: e.kind is Kind.BACKWARD or (e.kind is Kind.UNSCALE and may_cover(e, clipped)),
+    )
     if backward is None or backward.kind is Kind.UNSCALE or backward.detail.get("wrapper"):
         return None
     scaler = scaler_of(backward.value) if backward.value is not None else None
@@ -133,6 +138,12 @@ def scaled_path(model: Model, world: World, clip: Event) -> tuple[Event, Event] 
     if ask.disagree(backward, step) or unscaled_elsewhere(model, backward, clip):
         return None
     return backward, step
+
+
+def may_cover(unscale: Event, clipped: frozenset[str]) -> bool:
+    """Whether an `unscale_` may be about the parameters that are clipped."""
+    held = ask.models_of(unscale.subject)
+    return not held or not clipped or bool(held & clipped)
 
 
 def unscaled_elsewhere(model: Model, backward: Event, clip: Event) -> bool:

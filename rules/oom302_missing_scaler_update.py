@@ -109,7 +109,8 @@ def stepped_again(world: World, step: Event) -> Event | None:
     # Several optimizers share one update: the last of their steps is the one that lacks it.
     for other in world.events[step.index + 1 : again.index]:
         if other.kind is Kind.SCALER_STEP and ask.same(other.value, step.value):
-            return None
+            if other.loops == step.loops:
+                return None
     return again
 
 

@@ -59,8 +59,12 @@ Handler = Function_[[World, ast.Call, Value, Arguments, Keywords], Value | None]
 def evaluate_call(world: World, node: ast.Call) -> Value:
     function = node.func
     if isinstance(function, ast.Attribute):
-        receiver = settled(evaluate(world, function.value))
+        found = evaluate(world, function.value)
+        receiver = settled(found)
         arguments, keywords = evaluate_arguments(world, node)
+        if isinstance(found, Either) and function.attr == "backward" and not arguments:
+            # Both losses are walked, whichever it is.
+            return method_backward(world, node, found, arguments, keywords) or NONE
         return call_attribute(world, node, receiver, function.attr, arguments, keywords)
     target = settled(evaluate(world, function))
     arguments, keywords = evaluate_arguments(world, node)
@@ -454,11 +458,17 @@ def method_update(
 def method_scale(
     world: World, node: ast.Call, receiver: Value, arguments: Arguments, keywords: Keywords
 ) -> Value | None:
-    if len(arguments) != 1 or role_of(world, receiver) is not Role.SCALER:
+    walked = isinstance(receiver, Unknown) and is_loss_like(arguments)
+    if len(arguments) != 1 or not (role_of(world, receiver) is Role.SCALER or walked):
         return None
     mark_used(receiver, Role.SCALER)
     key = shortened(f"{receiver.key}.scale({arguments[0].key})")
     return Tensor(key, parents=(arguments[0],), scaled=receiver.key, scaler=receiver)
+
+
+def is_loss_like(arguments: Arguments) -> bool:
+    """`gs.scale(loss)`: an object of any name that scales a loss is a gradient scaler."""
+    return bool(arguments) and isinstance(arguments[0], Tensor) and arguments[0].loss
 
 
 def method_eval(
@@ -876,6 +886,8 @@ def deepspeed_initialize(node: ast.Call) -> Value:
 
 
 def call_torch(world: World, qualified: str, last: str, key: str, inputs: list[Value]) -> Value:
+    if last == "is_tensor" and inputs and has_graph(inputs[0]):
+        return Constant("True", value=True)
     if last in knowledge.FACTORIES or ".utils." in qualified or ".distributed." in qualified:
         return Tensor(key, graph=False if last in knowledge.FACTORIES else None, opaque=True)
     if qualified.startswith("torch.cuda.") or last in ("save", "load", "manual_seed", "device"):
@@ -997,6 +1009,14 @@ def call_builtin(
         return Sequence(key, kind=name, parts=tuple(parts))
     if name in ("float", "int") and first is not None:
         world.emit(Kind.DETACH, node, None, first)
+    if name == "hasattr" and isinstance(first, Tensor) and len(arguments) > 1:
+        asked = arguments[1]
+        if isinstance(asked, Constant) and asked.value in ("item", "detach", "backward", "cpu"):
+            return Constant("True", value=True)
+    if name == "isinstance" and isinstance(first, Tensor) and has_graph(first):
+        asked = arguments[1] if len(arguments) > 1 else NONE
+        if isinstance(asked, External) and asked.qualified.endswith("Tensor"):
+            return Constant("True", value=True)
     if name in knowledge.NUMBER_CALLS:
         return Number(key)
     if name == "sum" and first is not None:

@@ -177,8 +177,7 @@ def decorate(module: Module, function: Function, text: str) -> Edit:
 def append_call(module: Module, expression: ast.expr, call: str) -> tuple[Edit, ...]:
     """`x` becomes `x.detach()`, `a + b` becomes `(a + b).detach()`."""
     start, end = module.span(expression)
-    simple = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
-    if isinstance(expression, simple) or module.source.text[start:end].startswith("("):
+    if isinstance(expression, ast.Name | ast.Attribute | ast.Subscript | ast.Call):
         return (Edit(end, end, call),)
     return (Edit(start, start, "("), Edit(end, end, f"){call}"))
 
@@ -213,4 +212,6 @@ def add_import(module: Module, name: str) -> Edit:
         return insert_after(module, future[-1], [f"import {name}"])
     if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
         return insert_after(module, body[0], ["", f"import {name}"])
+    if body:
+        return insert_before(module, body[0], [f"import {name}", ""])
     return Edit(0, 0, f"import {name}{module.source.newline}")

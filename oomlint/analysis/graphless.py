@@ -294,7 +294,20 @@ def trains_inside(model: Model, function: Function) -> bool:
         and (event.function is function or any(c.callee is function for c in event.calls))
         for world in model.worlds
         for event in world.events
-    ) or bool(function.words & {"backward", "requires_grad_", "requires_grad", "enable_grad"})
+    ) or bool(function.words & SWITCHES)
+
+
+# A decorator is no use, or no help, where these stand inside.
+SWITCHES = frozenset(
+    {
+        "backward",
+        "requires_grad_",
+        "requires_grad",
+        "enable_grad",
+        "set_grad_enabled",
+        "inference_mode",
+    }
+)
 
 
 def wrap_loop(model: Model, region: Region, name: str, imports: tuple[Edit, ...]) -> Fix | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 
+from oomlint.analysis import knowledge
 from oomlint.analysis.dispatch import evaluate
 from oomlint.analysis.state import Kind, World
-from oomlint.analysis.values import Container, Marks, Unknown, Value, may_have_graph
+from oomlint.analysis.values import Container, Marks, Number, Unknown, Value, may_have_graph
 
 
 def crosses(born: Marks, now: Marks) -> bool:
@@ -37,6 +38,10 @@ def graph_leaves(world: World, expression: ast.expr) -> list[tuple[ast.expr, Val
         if pure:
             found.append((leaf, evaluate(world, leaf)))
             continue
+        if isinstance(leaf, ast.Call) and isinstance(leaf.func, ast.Name):
+            if leaf.func.id in knowledge.NUMBER_CALLS:
+                found.append((leaf, Number(leaf.func.id)))
+                continue
         inner = leaf
         while isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute):
             inner = inner.func.value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
@@ -23,14 +24,22 @@ def blank_newer_syntax(text: str) -> str | None:
     ):  # libcst raises ParserSyntaxError, and RecursionError's kin from its native part
         return None
     lines = [match.group() for match in LINE.finditer(text)]
-    for node, place in positions.items():
-        blank(lines, node, place)
+    # From right to left, so that what is still to come keeps its columns.
+    order = sorted(positions.items(), key=lambda item: (-item[1].start.line, -item[1].start.column))
+    for node, place in order:
+        blank(lines, node, place, positions)
     return "".join(lines)
 
 
-def blank(lines: list[str], node: cst.CSTNode, place: CodeRange) -> None:
+def blank(
+    lines: list[str],
+    node: cst.CSTNode,
+    place: CodeRange,
+    positions: Mapping[cst.CSTNode, CodeRange],
+) -> None:
     if isinstance(node, cst.TypeAlias):
-        replace(lines, place, "pass")
+        # libcst counts a semicolon behind it in.
+        replace(lines, CodeRange(place.start, positions[node.value].end), "pass")
     elif isinstance(node, cst.TypeParameters):
         replace(lines, place, "")
     elif isinstance(node, cst.ExceptStarHandler):

@@ -56,19 +56,23 @@ def add_imports(module: Module, text: str) -> None:
 def define(module: LazyModule, start: int) -> None:
     """Parses one definition in its place; the whole file where its lines deceive."""
     text = module.source.text
-    after = OUTSIDE.search(text, text.find("\n", start) + 1 or len(text))
+    body = text.find("\n", start) + 1 or len(text)
+    after = OUTSIDE.search(text, body)
     end = after.start() if after else len(text)
+    following = DEFINITION.search(text, body)
+    # A docstring may have text in the first column: look as far as the next definition.
+    limit = following.start() if following else len(text)
     is_class = text.startswith("class", start)
     header = HEADER.match(text, start) if is_class else None
-    if header and not GRADIENTS.search(text, start, end):
+    if header and not GRADIENTS.search(text, start, limit):
         # Of a network only that it is one matters; of a class without a base nothing.
-        if not header[1] and not TELLING.search(text, start, end):
+        if not header[1] and not TELLING.search(text, start, limit):
             return
         if header[1] and MODULE.search(header[1]):
             stub = "\n" * text.count("\n", 0, start) + header.group() + " pass"
             Walker(module).visit_body(parsing.parse_here(stub).body, None, None, "")
             return
-    if not is_class and not TELLING.search(text, start, end):
+    if not is_class and not TELLING.search(text, start, limit):
         return
     first = start
     while first > 0:
@@ -78,11 +82,11 @@ def define(module: LazyModule, start: int) -> None:
         first = above
     padding = "\n" * text.count("\n", 0, first)
     try:
-        body = parsing.parse_here(padding + text[first:end]).body
+        parsed = parsing.parse_here(padding + text[first:end]).body
     except (SyntaxError, ValueError):
         define_all(module)
         return
-    Walker(module).visit_body(body, None, None, "")
+    Walker(module).visit_body(parsed, None, None, "")
 
 
 def define_all(module: LazyModule) -> None:

@@ -16,12 +16,14 @@ from oomlint.analysis.values import (
     Container,
     Instance,
     Sequence,
+    Tensor,
     Thing,
     Unknown,
     Value,
     ancestors,
     is_divided,
     options,
+    terms,
 )
 
 if TYPE_CHECKING:
@@ -438,6 +440,11 @@ def divides_elsewhere(window: Window) -> bool:
                 ):
                     return True
     return False
+
+
+def is_opaque(value: Value) -> bool:
+    """Whether a loss is the bare result of a call that is neither a model nor a criterion."""
+    return any(isinstance(t, Tensor) and t.opaque and not t.barrier for t in terms(value))
 
 
 def is_number(expression: ast.expr) -> bool:

@@ -72,6 +72,13 @@ def unscale_before(model: Model, clip: Event, step: Event) -> Fix | None:
     guards = [g for g in extra_guards(step, clip) if ask.AMP.search(ast.unparse(g.test))]
     if len(guards) < len(extra_guards(step, clip)):
         return None
+    if any(
+        event.kind is Kind.UNSCALE and event.function is clip.function
+        for world in model.worlds
+        for event in world.events
+    ):
+        # On another path it is there already: twice would raise.
+        return None
     target = statement(clip)
     line = f"{scaler}.unscale_({optimizer})"
     try:

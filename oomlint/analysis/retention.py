@@ -14,6 +14,7 @@ from oomlint.analysis.state import Event, Kind, Loop, World
 from oomlint.analysis.values import (
     Constant,
     Container,
+    Either,
     Instance,
     Marks,
     Number,
@@ -21,6 +22,7 @@ from oomlint.analysis.values import (
     Value,
     ancestors,
     has_graph,
+    may_have_graph,
     options,
 )
 from oomlint.rule import Fix, Safety
@@ -230,7 +232,13 @@ def leaf_of(event: Event) -> ast.expr | None:
         and (value is None or any(has_graph(option) for option in options(value)))
         and not isinstance(value, Number | Constant)
     ]
-    return carrying[0] if len(carrying) == 1 else None
+    # Where another operand may carry a graph too, cutting one is not enough.
+    unsure = any(
+        ast.unparse(leaf) != place and leaf not in carrying and may_have_graph(value)
+        for leaf, value in found
+        if isinstance(value, Tensor | Either)
+    )
+    return carrying[0] if len(carrying) == 1 and not unsure else None
 
 
 def describe(model: Model, event: Event, backward: Event) -> Retention | None:
@@ -260,6 +268,16 @@ def describe(model: Model, event: Event, backward: Event) -> Retention | None:
     return Retention(event, call.node, leaf, callee, short(model.module, leaf), path)
 
 
+def whole_value(retention: Retention) -> ast.expr | None:
+    """The whole of what is added or appended, where more than one operand carries a graph."""
+    node = retention.node
+    if isinstance(node, ast.AugAssign):
+        return node.value if not isinstance(node.value, ast.List | ast.Tuple) else None
+    if isinstance(node, ast.Call) and node.args and node is retention.event.node:
+        return node.args[-1]
+    return None
+
+
 def kept_text(event: Event) -> str:
     node = event.node
     if isinstance(node, ast.Call) and node.args:
@@ -278,7 +296,7 @@ def argument_of(call: ast.Call) -> ast.expr | None:
 
 
 def detach(model: Model, retention: Retention) -> Fix | None:
-    leaf = retention.leaf
+    leaf = retention.leaf or whole_value(retention)
     if leaf is None:
         return None
     target = leaf
