@@ -405,7 +405,6 @@ DETACH = [
             return losses
         """,
         "sum-in-brackets",
-        known="the second term keeps its graph",
     ),
     shape(
         """
@@ -849,7 +848,6 @@ SCALER = [
                 scaler.update()
         """,
         "one-update-behind-the-last-step",
-        known="an update between two steps divides the second optimizer's gradients twice",
     ),
     shape(
         """
@@ -964,7 +962,6 @@ SCALER = [
                 scaler.update()
         """,
         "unscaling-on-one-path-left-alone",
-        known="unscaled twice where `log` is true",
     ),
 ]
 
