@@ -187,6 +187,14 @@ NAMES: tuple[tuple[Role, re.Pattern[str]], ...] = (
     ),
 )
 
+# `get_model`, `build_optimizer`: functions that are named after what they make or change.
+VERB = re.compile(
+    r"(get|build|make|create|load|add|init|initialize|set|save|prepare|setup|register|update|wrap|export"
+    r"|convert|compile|freeze|unfreeze|reset|del|remove|has|is|to|from|apply|print|log|run|check|parse"
+    r"|patch|named|clone|copy|move|unwrap|use|configure|num|n|max|min|test|eval|train|step|zero)_",
+    re.IGNORECASE,
+)
+
 # What methods called on an object say about its role.
 USES: tuple[tuple[Role, frozenset[str]], ...] = (
     (Role.SCALER, frozenset({"scale", "step"})),
@@ -270,6 +278,8 @@ def role_of_constructor(qualified: str) -> Role | None:
 @lru_cache(maxsize=8192)
 def role_of_name(name: str) -> Role | None:
     last = name.rsplit(".", 1)[-1].strip("_")
+    if VERB.match(last):
+        return None
     for role, pattern in NAMES:
         if pattern.search(last):
             return role
