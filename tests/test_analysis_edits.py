@@ -210,17 +210,7 @@ DETACHED = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("expression", "expected"),
-    [
-        pytest.param(
-            *pair, marks=pytest.mark.xfail(strict=True, reason="a leading bracket is taken for all")
-        )
-        if pair[0] == "(a) + (b)"
-        else pair
-        for pair in DETACHED
-    ],
-)
+@pytest.mark.parametrize(("expression", "expected"), DETACHED)
 def test_append_a_call(expression: str, expected: str) -> None:
     text = f"async def f():\n    x = {expression}\n"
     module = module_of(text)
@@ -250,7 +240,7 @@ def test_the_name_that_the_file_uses(text: str, name: str, imports: int) -> None
 
 
 IMPORTED = [
-    ("x = 1\n", "import torch\nx = 1\n"),
+    ("x = 1\n", "import torch\n\nx = 1\n"),
     ("import os\nx = 1\n", "import torch\nimport os\nx = 1\n"),
     ('"""Doc."""\nx = 1\n', '"""Doc."""\n\nimport torch\nx = 1\n'),
     ("from __future__ import annotations\nx = 1\n",
@@ -260,20 +250,12 @@ IMPORTED = [
     ("# -*- coding: utf-8 -*-\nimport os\n", "# -*- coding: utf-8 -*-\nimport torch\nimport os\n"),
     ("import os\r\n", "import torch\r\nimport os\r\n"),
     ("", "import torch\n"),
-    ("# -*- coding: latin-1 -*-\nx = 1\n", "# -*- coding: latin-1 -*-\nimport torch\nx = 1\n"),
-    ("#!/usr/bin/env python\nx = 1\n", "#!/usr/bin/env python\nimport torch\nx = 1\n"),
+    ("# -*- coding: latin-1 -*-\nx = 1\n", "# -*- coding: latin-1 -*-\nimport torch\n\nx = 1\n"),
+    ("#!/usr/bin/env python\nx = 1\n", "#!/usr/bin/env python\nimport torch\n\nx = 1\n"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        pytest.param(*pair, marks=pytest.mark.xfail(strict=True, reason="put above the comment"))
-        if pair[0].startswith("#") and "import" not in pair[0]
-        else pair
-        for pair in IMPORTED
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), IMPORTED)
 def test_an_import_that_a_fix_needs(text: str, expected: str) -> None:
     assert apply(text, [edits.add_import(module_of(text), "torch")]) == expected
 

@@ -269,11 +269,7 @@ FIXES = [
     ("kept.append((x, loss))", "kept.append((x, loss.detach()))"),
     ("kept.append({'l': loss})", "kept.append({'l': loss.detach()})"),
     ("total += loss * x.size(0)", "total += loss.detach() * x.size(0)"),
-    pytest.param(
-        "total += loss / len(loader)",
-        "total += loss.detach() / len(loader)",
-        marks=pytest.mark.xfail(strict=True, reason="`len(...)` counts as a second operand"),
-    ),
+    ("total += loss / len(loader)", "total += loss.detach() / len(loader)"),
     ("total += loss  # é", "total += loss.detach()  # é"),
 ]
 

@@ -134,6 +134,7 @@ def test_what_looks_like_a_role_and_is_none(imports: str, expression: str) -> No
         ("netG", Role.MODEL),
         ("unet", Role.MODEL),
         ("student", Role.MODEL),
+        ("feature_scaler", None),
         ("models", None),
         ("options", None),
         ("batch", None),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import sys
 from pathlib import Path
 from textwrap import dedent, indent
 
@@ -124,12 +123,6 @@ def test_what_is_no_python_of_any_version_is_not_blanked() -> None:
     assert blank_newer_syntax("def f[T](:\n") is None
 
 
-def missed(text: str, reason: str) -> object:
-    return pytest.param(
-        text, marks=pytest.mark.xfail(sys.version_info < (3, 12), strict=True, reason=reason)
-    )
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -137,9 +130,9 @@ def missed(text: str, reason: str) -> object:
         "type Ä = list[int]\nb = 1\n",
         "x = f'{a[\"😀\"]} {'n'}', (b := 1)\n",
         "x = f'{f'{1}'}' + f'{'n'}'; b = 1\n",
-        missed("type A = list[int]; b = 1\n", "the semicolon is blanked with the statement"),
-        missed("x = f'{a['é']}' + f'{c}'; b = 1\n", "the first blanks move the second f-string"),
-        missed("x = f'{a['é']}{f'{c}'}', f'{1}'; b = 1\n", "blanks move what stands behind them"),
+        "type A = list[int]; b = 1\n",
+        "x = f'{a['é']}' + f'{c}'; b = 1\n",
+        "x = f'{a['é']}{f'{c}'}', f'{1}'; b = 1\n",
     ],
 )
 def test_what_stands_behind_newer_syntax_keeps_its_column(text: str) -> None:

@@ -307,7 +307,6 @@ PERHAPS = {
 }
 
 
-@pytest.mark.xfail(strict=True, reason="`backward` takes the first of two possible losses")
 @pytest.mark.parametrize("name", PERHAPS)
 def test_losses_that_are_divided_where_it_matters(name: str) -> None:
     before, loss = PERHAPS[name]
