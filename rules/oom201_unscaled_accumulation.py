@@ -70,7 +70,7 @@ class UnscaledAccumulation(Rule):
     code = "OOM201"
     name = "unscaled-accumulation"
     severity = Severity.ERROR
-    tokens = (("backward",), ("step",))
+    tokens = (("backward(",), ("step(",))
     claims = (Claim.GRADIENT_SHRINKS,)
 
     def check(self, model: Model) -> Iterator[Finding]:

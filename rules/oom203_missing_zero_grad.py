@@ -62,7 +62,7 @@ class MissingZeroGrad(Rule):
     code = "OOM203"
     name = "missing-zero-grad"
     severity = Severity.ERROR
-    tokens = (("backward",), ("step",))
+    tokens = (("backward(",), ("step(",))
     claims = (Claim.GRADIENT_STOPS_GROWING,)
 
     def check(self, model: Model) -> Iterator[Finding]:

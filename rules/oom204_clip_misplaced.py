@@ -65,7 +65,7 @@ class ClipMisplaced(Rule):
     code = "OOM204"
     name = "clip-misplaced"
     severity = Severity.ERROR
-    tokens = (("clip_grad", "dispatch_clip", "adaptive_clip"), ("step",))
+    tokens = (("clip_grad", "dispatch_clip", "adaptive_clip"), ("step(",))
     claims = (Claim.NORM_BOUNDED,)
 
     def check(self, model: Model) -> Iterator[Finding]:

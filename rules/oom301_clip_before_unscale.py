@@ -73,7 +73,7 @@ class ClipBeforeUnscale(Rule):
     code = "OOM301"
     name = "clip-before-unscale"
     severity = Severity.ERROR
-    tokens = (("scale", "Scaler"), ("clip",), ("step",), ("backward",))
+    tokens = ((".scale(", "Scaler", "scaler"), ("clip",), ("step(",), ("backward(",))
     claims = (Claim.GRADIENT_RESTORED,)
 
     def check(self, model: Model) -> Iterator[Finding]:

@@ -66,7 +66,7 @@ class MissingScalerUpdate(Rule):
     code = "OOM302"
     name = "missing-scaler-update"
     severity = Severity.ERROR
-    tokens = (("step",), ("scale", "Scaler"))
+    tokens = (("step(",), ("Scaler", "scaler", ".scale(", "unscale_("))
     claims = (Claim.ERROR_GONE,)
 
     def check(self, model: Model) -> Iterator[Finding]:

@@ -68,7 +68,7 @@ class UnscaledStep(Rule):
     code = "OOM303"
     name = "unscaled-step"
     severity = Severity.ERROR
-    tokens = (("step",), ("scale", "Scaler"), ("backward",))
+    tokens = (("step(",), (".scale(", "Scaler", "scaler"), ("backward(",))
     claims = (Claim.UPDATE_RESTORED, Claim.ERROR_GONE)
 
     def check(self, model: Model) -> Iterator[Finding]:

@@ -69,7 +69,7 @@ class DoubleUnscale(Rule):
     code = "OOM304"
     name = "double-unscale"
     severity = Severity.ERROR
-    tokens = (("unscale_",),)
+    tokens = (("unscale_(",),)
     claims = (Claim.ERROR_GONE,)
 
     def check(self, model: Model) -> Iterator[Finding]:

@@ -191,7 +191,7 @@ NAMES: tuple[tuple[Role, re.Pattern[str]], ...] = (
 VERB = re.compile(
     r"(get|build|make|create|load|add|init|initialize|set|save|prepare|setup|register|update|wrap|export"
     r"|convert|compile|freeze|unfreeze|reset|del|remove|has|is|to|from|apply|print|log|run|check|parse"
-    r"|patch|named|clone|copy|move|unwrap|use|configure|num|n|max|min|test|eval|train|step|zero)_",
+    r"|patch|named|clone|copy|move|unwrap|use|configure)_",
     re.IGNORECASE,
 )
 
