@@ -90,6 +90,11 @@ def test_what_is_not_kept(name: str) -> None:
     assert found == []
 
 
+@pytest.mark.parametrize("inside", ["kept = []\nkept.append(loss)", "total = 0\ntotal += loss"])
+def test_what_is_made_in_an_iteration_does_not_outlive_it(inside: str) -> None:
+    assert keeps(training(inside)) == []
+
+
 def retentions(text: str) -> list[str]:
     """`row: place <- loss` for each loss that is kept with its graph."""
     model = model_of(text)

@@ -284,7 +284,6 @@ DIVIDED = [
     ("criterion(model(x), x) / n", True),
     ("criterion(model(x), x) * (1 / n)", True),
     ("criterion(model(x), x).div(n)", True),
-    ("criterion(model(x), x) / 4", False),
     ("criterion(model(x) / n, x)", False),
     ("torch.div(criterion(model(x), x), n)", True),
     ("args.weight * criterion(model(x), x) / n", True),
