@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,7 @@ def fix_text(source: Source, settings: Settings, unsafe: bool) -> FixedText:
     refused: dict[tuple[str, str], Finding] = {}
     current = source
     result = check_source(current, settings)
+    before: dict[tuple[str, ...], int] = {}
     for _ in range(MAX_PASSES):
         wanted = [
             finding
@@ -59,6 +61,13 @@ def fix_text(source: Source, settings: Settings, unsafe: bool) -> FixedText:
         ]
         if not wanted:
             break
+        # A fix that its own finding survives would be made again in every pass.
+        seen = Counter(signature(current, finding) for finding in wanted)
+        useless = {key for key, count in seen.items() if count >= before.get(key, count + 1)}
+        bad = tuple(f for f in wanted if signature(current, f) in useless)
+        refused.update({(f.code, f.message): f for f in bad})
+        wanted = [f for f in wanted if f not in bad]
+        before = seen
         text, done = apply_fixes(current.text, wanted)
         if not is_sound(current, text):
             text, done, bad = apply_sound(current, wanted)
@@ -70,6 +79,13 @@ def fix_text(source: Source, settings: Settings, unsafe: bool) -> FixedText:
         result = check_source(current, settings)
     held_back = tuple(f for f in result.findings if f.fix and not is_applicable(f.fix, unsafe))
     return FixedText(current.text, tuple(applied), held_back, result, tuple(refused.values()))
+
+
+def signature(source: Source, finding: Finding) -> tuple[str, ...]:
+    """What makes a finding and its fix the same in the next pass, wherever its lines have moved."""
+    edits = finding.fix.edits if finding.fix else ()
+    line = source.line(finding.row).strip()
+    return (finding.code, finding.message, line, *(edit.content for edit in edits))
 
 
 def is_applicable(fix: Fix | None, unsafe: bool) -> bool:

@@ -191,7 +191,10 @@ def in_lightning(world: World, clip: Event) -> Judgement | None:
 
 def remedy(model: Model, world: World, clip: Event, other: Event, behind: bool) -> Fix | None:
     """The clip moves between the backward and the step."""
-    if not here(model.module, clip, other) or clip is other:
+    if not here(model.module, clip, other) or clip is other or other.detail.get("closure"):
+        return None
+    following = ask.first_after(world, clip, lambda e: e.kind in ask.STEPS)
+    if behind and following is not None and following.detail.get("closure"):
         return None
     node = lone_block(model.module, statement(clip))
     moved = move(model.module, node, statement(other), behind)

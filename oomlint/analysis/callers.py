@@ -35,7 +35,7 @@ def call_sites(scope: Project, function: Function) -> Iterator[tuple[Module, ast
         if module is None:
             continue
         for node in ast.walk(module.tree):
-            if refers_to(module, node, function):
+            if refers_to(scope, module, node, function):
                 yield module, node
 
 
@@ -43,20 +43,31 @@ def mentions_method(data: bytes, name: str) -> bool:
     return b"." + name.encode() + b"(" in data
 
 
-def refers_to(module: Module, node: ast.AST, function: Function) -> bool:
+def refers_to(scope: Project, module: Module, node: ast.AST, function: Function) -> bool:
     if function.owner is not None:
         return isinstance(node, ast.Attribute) and node.attr == function.name
     if isinstance(node, ast.Name) and node.id == function.name:
-        target = module.imports.get(node.id, "")
-        return target.endswith(f"{function.module.path.stem}.{function.name}") or (
-            bool(module.stars) and node.id not in module.functions
-        )
+        if node.id in module.imports:
+            return is_same(scope.find(module.imports[node.id], module), function)
+        if node.id in module.functions:
+            return False
+        return any(is_same(scope.find(f"{s}.{node.id}", module), function) for s in module.stars)
     if isinstance(node, ast.Attribute) and node.attr == function.name:
-        base = node.value
-        return isinstance(base, ast.Name) and module.imports.get(base.id, "").endswith(
-            function.module.path.stem
-        )
+        base = ast.unparse(node.value)
+        head, _, rest = base.partition(".")
+        if head not in module.imports:
+            return False
+        qualified = ".".join(part for part in (module.imports[head], rest, node.attr) if part)
+        return is_same(scope.find(qualified, module), function)
     return False
+
+
+def is_same(found: object, function: Function) -> bool:
+    """Whether a definition found from another file is the function that is asked about."""
+    if not isinstance(found, Function):
+        return False
+    same_place = found.module.path == function.module.path
+    return found is function or (same_place and found.qualname == function.qualname)
 
 
 def all_without_grad(scope: Project, function: Function) -> bool | None:

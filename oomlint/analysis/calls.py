@@ -37,6 +37,7 @@ from oomlint.analysis.values import (
     join,
     may_have_graph,
     options,
+    scaler_of,
     settled,
     shortened,
     unknown,
@@ -384,6 +385,9 @@ def method_backward(
         backward(world, node, arguments[0], wrapper=name)
         return NONE
     retain = keywords.get("retain_graph") or keywords.get("create_graph")
+    if arguments and scaler_of(arguments[0]) is not None:
+        # `features.backward(scaler.scale(gradient))`: what is handed down is scaled.
+        receiver = Tensor(f"{receiver.key}<-scaled", parents=(receiver, arguments[0]))
     backward(world, node, receiver, retain=bool(isinstance(retain, Constant) and retain.value))
     return NONE
 
@@ -458,12 +462,22 @@ def method_update(
 def method_scale(
     world: World, node: ast.Call, receiver: Value, arguments: Arguments, keywords: Keywords
 ) -> Value | None:
-    walked = isinstance(receiver, Unknown) and is_loss_like(arguments)
+    if isinstance(receiver, Unknown) and receiver.name == "disabled":
+        return arguments[0] if arguments else None
+    walked = isinstance(receiver, Unknown) and is_loss_like(arguments) and steps(world, receiver)
     if len(arguments) != 1 or not (role_of(world, receiver) is Role.SCALER or walked):
         return None
     mark_used(receiver, Role.SCALER)
     key = shortened(f"{receiver.key}.scale({arguments[0].key})")
     return Tensor(key, parents=(arguments[0],), scaled=receiver.key, scaler=receiver)
+
+
+def steps(world: World, receiver: Unknown) -> bool:
+    """Whether the function also steps or unscales with this object."""
+    function = world.frame.function
+    code = function.code if function is not None else world.frame.module.source.text
+    last = receiver.key.rsplit(".", 1)[-1]
+    return f"{last}.step(" in code or f"{last}.unscale_(" in code
 
 
 def is_loss_like(arguments: Arguments) -> bool:

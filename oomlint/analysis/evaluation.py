@@ -286,7 +286,7 @@ def binary(
         both = Container(key, items=[*left.items, *right.items], born=world.marks)
         both.parents = (left, right)
         return both
-    divided = sign in ("/", "//") and not is_literal_number(right)
+    divided = sign in ("/", "//")
     if sign == "*":
         divided = any(
             "/" in side.key or is_accumulation(side.key)
@@ -312,10 +312,6 @@ def is_plain_or_name(value: Value) -> bool:
 
 def is_accumulation(key: str) -> bool:
     return bool(knowledge.ACCUMULATION_NAME.search(key))
-
-
-def is_literal_number(value: Value) -> bool:
-    return isinstance(value, Constant) and isinstance(value.value, int | float)
 
 
 SIGNS: dict[type[ast.operator], str] = {

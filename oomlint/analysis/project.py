@@ -123,11 +123,12 @@ class Project:
     def search(self, qualified: str, importer: Module, depth: int) -> Definition | None:
         parts = qualified.split(".")
         for base in self.bases(importer):
-            if not has_top(base, parts[0]):
+            if not has_top(base, parts[0]) and self.subject_at(base, parts[:1]) is None:
                 self.dependencies.add(base / f"{parts[0]}.py")
                 continue
             for length in range(len(parts), 0, -1):
                 path = module_file(base, tuple(parts[:length]))
+                path = path or self.subject_at(base, parts[:length])
                 if path is None:
                     continue
                 module = self.module(path, parts[length] if length < len(parts) else "")
@@ -138,6 +139,11 @@ class Project:
                     return found
                 break
         return None
+
+    def subject_at(self, base: Path, parts: list[str]) -> Path | None:
+        """The checked file itself, which an editor may not have saved yet."""
+        path = base.joinpath(*parts).with_suffix(".py")
+        return path if path == self.subject.path else None
 
     def member(self, module: Module, rest: list[str], depth: int = 0) -> Definition | None:
         """A definition inside a module, re-exports followed."""
