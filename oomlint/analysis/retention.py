@@ -17,6 +17,7 @@ from oomlint.analysis.values import (
     Either,
     Instance,
     Marks,
+    Memo,
     Number,
     Tensor,
     Value,
@@ -52,11 +53,13 @@ def losses(model: Model) -> Iterator[Retention]:
         ):
             # A sum of gradients that no optimizer uses is a function's own business.
             continue
-        walked = graphs_walked(world)
+        # Nothing changes once a world has been followed: what carries a graph is told once.
+        memo: Memo = {}
+        walked = graphs_walked(world, memo)
         for event in world.events:
-            if event.kind is not Kind.KEEP or id(event.node) in seen or not outlives(event):
+            if event.kind is not Kind.KEEP or id(event.node) in seen or not outlives(event, memo):
                 continue
-            backward = backward_of(world, event, walked)
+            backward = backward_of(event, walked, memo)
             if backward is None:
                 continue
             retention = describe(model, event, backward)
@@ -76,32 +79,32 @@ def used_for_training(model: Model) -> set[int]:
     return found
 
 
-def graphs_walked(world: World) -> list[tuple[Event, set[int]]]:
+def graphs_walked(world: World, memo: Memo) -> list[tuple[Event, set[int]]]:
     """Each backward with the graph-carrying values that it goes through."""
     found = []
     for event in world.events:
         if event.kind is Kind.BACKWARD and event.value is not None:
-            held = {key for key, value in ancestors(event.value).items() if has_graph(value)}
+            held = {key for key, value in ancestors(event.value).items() if has_graph(value, memo)}
             found.append((event, held))
     return found
 
 
-def outlives(event: Event) -> bool:
+def outlives(event: Event, memo: Memo) -> bool:
     value = event.value
-    if value is None or not has_graph(value) or not event.loops:
+    if value is None or not has_graph(value, memo) or not event.loops:
         return False
     if event.detail.get("how") == "total" and event.grad is False:
         return False
     return not reset_in_loop(event)
 
 
-def backward_of(world: World, event: Event, walked: list[tuple[Event, set[int]]]) -> Event | None:
+def backward_of(event: Event, walked: list[tuple[Event, set[int]]], memo: Memo) -> Event | None:
     """The backward that goes through the kept value's graph in the same iteration."""
     if event.value is None:
         return None
-    carriers = {key for key, value in ancestors(event.value).items() if has_graph(value)}
     held_values = ancestors(event.value)
-    own = any(has_graph(value) and is_loss(value) for value in held_values.values())
+    carriers = {key for key, value in held_values.items() if has_graph(value, memo)}
+    own = any(key in carriers and is_loss(value) for key, value in held_values.items())
     for backward, held in walked:
         if held & carriers and (id(backward.value) in held_values or own or is_loss_named(event)):
             if shares_iteration(backward, event):
@@ -181,21 +184,26 @@ def reset_in_loop(event: Event) -> bool:
     if loop is None:
         return True
     place = place_of(event)
-    for node in ast.walk(loop.node):
-        if isinstance(node, ast.Assign) and node is not event.node:
+    known: dict[int, list[tuple[str, ast.AST]]] = loop.module.__dict__.setdefault("emptied", {})
+    if id(loop.node) not in known:
+        known[id(loop.node)] = list(emptied_places(loop.node))
+    return any(name == place and node is not event.node for name, node in known[id(loop.node)])
+
+
+def emptied_places(loop: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+    """The names and attributes that a loop starts afresh or empties, and where."""
+    for node in ast.walk(loop):
+        if isinstance(node, ast.Assign) and is_fresh(node.value):
             for target in node.targets:
                 goals = target.elts if isinstance(target, ast.Tuple) else [target]
-                if any(ast.unparse(goal) == place for goal in goals) and is_fresh(node.value):
-                    return True
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if node.func.attr in ("clear", "reset", "pop", "popleft") and (
-                ast.unparse(node.func.value) == place
-            ):
-                return True
-        if isinstance(node, ast.Delete):
-            if any(ast.unparse(target).startswith(place) for target in node.targets):
-                return True
-    return False
+                yield from ((ast.unparse(goal), node) for goal in goals)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr in ("clear", "reset", "pop", "popleft"):
+                yield ast.unparse(node.func.value), node
+        elif isinstance(node, ast.Delete):
+            for target in node.targets:
+                base = target.value if isinstance(target, ast.Subscript) else target
+                yield ast.unparse(base), node
 
 
 def is_fresh(value: ast.expr) -> bool:
