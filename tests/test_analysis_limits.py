@@ -239,7 +239,7 @@ def test_two_runs_and_two_hash_seeds_say_the_same(tmp_path: Path) -> None:
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM, str(Path(__file__).parent), str(tmp_path), *SEVERAL],
             env={**os.environ, "PYTHONHASHSEED": seed},
-            # Not where the sources lie: `python -c` would import them instead of the installed ones.
+            # Not where the sources lie: `python -c` would import them, not what is installed.
             cwd=tmp_path,
             capture_output=True,
             check=True,
