@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator
 
 from oomlint.analysis import Model, edits
@@ -112,7 +114,16 @@ def unscaled_again(model: Model, world: World, first: Event) -> Event | None:
         return None
     if second.node is first.node and not ask.windowed(model, first):
         return None
-    return second
+    return None if asks_first(second) else second
+
+
+# The scaler's own record of what it has done: `OptState.UNSCALED`, a stage, a flag of that name.
+STATE = re.compile(r"unscaled|OptState|stage", re.IGNORECASE)
+
+
+def asks_first(unscale: Event) -> bool:
+    """Whether the call looks up what was done already."""
+    return any(STATE.search(ast.unparse(guard.test)) for guard in unscale.guards)
 
 
 def remedy(model: Model, world: World, first: Event, second: Event) -> Fix | None:
