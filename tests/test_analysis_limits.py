@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from stories import findings, marks, model_of, words, write
 
-from oomlint.analysis import SyntaxProblem, execution, exploration
+from oomlint.analysis import SyntaxProblem, dispatch, exploration
 from oomlint.analysis.state import Kind
 
 # Seconds; what is measured takes a fraction of that on an idle core.
@@ -193,8 +193,8 @@ def test_budgets() -> None:
     long = model_of(TEXTS["5,000 statements"])
     assert [world.statements for world in long.worlds] == [5000]
     cut = model_of(TEXTS["5,000 statements"] + "    loss.backward()\n" * 100)
-    assert [world.statements for world in cut.worlds] == [execution.MAX_STATEMENTS + 1]
-    assert len(words(cut.worlds[0].events)) == execution.MAX_STATEMENTS
+    assert [world.statements for world in cut.worlds] == [dispatch.MAX_STATEMENTS + 1]
+    assert len(words(cut.worlds[0].events)) == dispatch.MAX_STATEMENTS
 
 
 # the same thing every time

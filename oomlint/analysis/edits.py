@@ -18,7 +18,7 @@ def indentation(module: Module, row: int) -> str:
     return line[: len(line) - len(line.lstrip(" \t\f"))]
 
 
-def unit(module: Module, node: ast.AST) -> str:
+def unit(module: Module, node: ast.stmt | ast.expr) -> str:
     """One level of indentation as the file writes it around a node."""
     for parent in (node, *module.enclosing(node)):
         body = getattr(parent, "body", None)
@@ -31,7 +31,7 @@ def unit(module: Module, node: ast.AST) -> str:
                 and body[0].lineno > parent.lineno
             ):
                 return inner[len(outer) :]
-    return "\t" if indentation(module, node.lineno).startswith("\t") else "    "  # type: ignore[attr-defined]
+    return "\t" if indentation(module, node.lineno).startswith("\t") else "    "
 
 
 def first_row(statement: ast.stmt) -> int:

@@ -8,11 +8,19 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from oomlint.analysis import calls, classes, evaluation, execution, knowledge
+from oomlint.analysis import classes, dispatch, evaluation, execution, knowledge
+from oomlint.analysis.attributes import first_argument
+from oomlint.analysis.calls import evaluate_call
+from oomlint.analysis.dispatch import MAX_STATEMENTS, run_block, run_body
+from oomlint.analysis.following import bind_unknown, decorated_mode
 from oomlint.analysis.modules import Class, Function, Module
 from oomlint.analysis.project import Project
 from oomlint.analysis.state import Frame, Stop, World
 from oomlint.analysis.values import Instance, Value
+
+# Here all of the analysis comes together, so here the tables of handlers are filled.
+dispatch.EXPRESSIONS.update({**evaluation.HANDLERS, ast.Call: evaluate_call})
+dispatch.STATEMENTS.update(execution.HANDLERS)
 
 # Worlds of one root; most training functions have fewer than ten.
 MAX_WORLDS = 20
@@ -180,7 +188,7 @@ def run_world(project: Project, module: Module, root: Root, assumptions: dict[st
     try:
         if root.function is None:
             world.frames.append(Frame(module, None))
-            execution.run_block(world, module.tree.body)
+            run_block(world, module.tree.body)
         else:
             run_root(world, module, root.function, root.owner)
     except Stop:
@@ -197,14 +205,14 @@ def run_root(world: World, module: Module, root: Function, owner: Class | None) 
         this = instance_of(world, owner)
     frame = Frame(root.module, root, this=this)
     if this is not None:
-        frame.names[evaluation.first_argument(root)] = this
-    calls.bind_unknown(world, frame, root)
+        frame.names[first_argument(root)] = this
+    bind_unknown(world, frame, root)
     world.visited.add(root)
-    mode = calls.decorated_mode(world, root)
+    mode = decorated_mode(world, root)
     if mode is not None:
         world.grad = mode if isinstance(mode, bool) else None
     world.frames.append(frame)
-    world.returned = execution.run_body(world, root.node.body)
+    world.returned = run_body(world, root.node.body)
 
 
 def is_static(function: Function) -> bool:
@@ -220,13 +228,13 @@ def instance_of(world: World, cls: Class) -> Instance:
     if constructor is None:
         return instance
     frame = Frame(constructor.module, constructor, this=instance)
-    frame.names[evaluation.first_argument(constructor)] = instance
-    calls.bind_unknown(world, frame, constructor)
+    frame.names[first_argument(constructor)] = instance
+    bind_unknown(world, frame, constructor)
     world.frames.append(frame)
     try:
-        execution.run_body(world, constructor.node.body)
+        run_body(world, constructor.node.body)
     except Stop:
-        if world.statements > execution.MAX_STATEMENTS:
+        if world.statements > MAX_STATEMENTS:
             raise
     finally:
         world.frames.pop()

@@ -12,7 +12,7 @@ from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import Node, make_fix, positions
 from oomlint.analysis.modules import Function, Module
 from oomlint.analysis.state import Event, Kind, World
-from oomlint.analysis.values import Instance, Unknown, ancestors, has_graph
+from oomlint.analysis.values import Instance, Tensor, Unknown, ancestors, has_graph
 from oomlint.rule import Edit, Fix, Safety
 
 if TYPE_CHECKING:
@@ -69,9 +69,9 @@ def differentiated(model: Model) -> set[int]:
 def region_of(
     model: Model, world: World, event: Event, taken: set[int], wanted: set[int]
 ) -> Region | None:
-    if event.value is None or id(event.value) in taken or event.detail.get("frozen"):
+    if not isinstance(event.value, Tensor) or id(event.value) in taken:
         return None
-    if event.value.graph is not True or not event.loops:  # type: ignore[attr-defined]
+    if event.detail.get("frozen") or event.value.graph is not True or not event.loops:
         return None
     if is_warm_up(event) or differentiates(model, event):
         return None

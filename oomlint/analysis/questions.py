@@ -422,9 +422,8 @@ def divides_elsewhere(window: Window) -> bool:
     if window.size is None or window.step.function is None:
         return False
     size = ast.unparse(window.size)
-    holders = [window.step.function.node]
-    if window.step.function.owner is not None:
-        holders = [window.step.function.owner.node]  # type: ignore[list-item]
+    owner = window.step.function.owner
+    holders: list[ast.AST] = [window.step.function.node if owner is None else owner.node]
     for holder in holders:
         for node in ast.walk(holder):
             if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Div):

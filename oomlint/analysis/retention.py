@@ -123,7 +123,8 @@ def shares_iteration(backward: Event, event: Event) -> bool:
 
 
 def crossed_loop(event: Event) -> Loop | None:
-    born: Marks = event.detail.get("born", ())  # type: ignore[assignment]
+    held = event.detail.get("born")
+    born: Marks = held if isinstance(held, tuple) else ()
     for loop in reversed(event.loops):
         if (loop.serial, loop.iteration) not in born:
             return loop

@@ -31,6 +31,11 @@ class Value:
     proven: bool = False
 
 
+# What a call is given; keyword arguments by name.
+Arguments = list[Value]
+Keywords = dict[str, Value]
+
+
 @dataclass(eq=False, slots=True)
 class Unknown(Value):
     """An object of which only the name or the origin is known."""

@@ -1,0 +1,269 @@
+"""Assignments: what a target holds, what it is bound to, which of them keep a total."""
+
+from __future__ import annotations
+
+import ast
+
+from oomlint.analysis import knowledge
+from oomlint.analysis.attributes import attribute, element, instance_attribute
+from oomlint.analysis.dispatch import Signal, evaluate
+from oomlint.analysis.keeping import crosses, graph_leaves, keep_in_total
+from oomlint.analysis.knowledge import Evidence, Role
+from oomlint.analysis.operations import binary
+from oomlint.analysis.state import Kind, World
+from oomlint.analysis.values import (
+    Constant,
+    Container,
+    Either,
+    Instance,
+    Marks,
+    Tensor,
+    Unknown,
+    Value,
+    ancestors,
+    may_have_graph,
+    settled,
+    unknown,
+)
+
+
+def run_assign(world: World, node: ast.Assign) -> Signal:
+    value = evaluate(world, node.value)
+    for target in node.targets:
+        assign(world, target, value, node, node.value)
+    return None
+
+
+def run_annotated(world: World, node: ast.AnnAssign) -> Signal:
+    if node.value is not None:
+        assign(world, node.target, evaluate(world, node.value), node, node.value)
+    return None
+
+
+def run_augmented(world: World, node: ast.AugAssign) -> Signal:
+    old, born, place = current(world, node.target)
+    value = evaluate(world, node.value)
+    if isinstance(node.target, ast.Attribute) and node.target.attr in ("grad", "data"):
+        if node.target.attr == "grad" or ".grad" in ast.unparse(node.target):
+            world.emit(Kind.GRADIENT_TOUCHED, node)
+            return None
+    if old is None:
+        old = unknown(place, place)
+    if isinstance(old, Container):
+        extend(world, node, old, value)
+        return None
+    total = binary(world, node.op, old, value, node.value)
+    if isinstance(node.op, ast.Add | ast.Sub) and isinstance(total, Tensor):
+        keep_in_total(world, node, place, old, value, born, total)
+        bind(world, node.target, total, born)
+        return None
+    bind(world, node.target, total)
+    return None
+
+
+def assign(world: World, target: ast.expr, value: Value, node: ast.stmt, source: ast.expr) -> None:
+    if isinstance(target, ast.Tuple | ast.List):
+        if isinstance(source, ast.Tuple | ast.List) and len(source.elts) == len(target.elts):
+            parts: list[Value] = []
+            if isinstance(value, Container) and len(value.items) == len(target.elts):
+                parts = value.items
+            for i, goal in enumerate(target.elts):
+                part = parts[i] if parts else element(world, value, Constant(str(i), value=i))
+                assign(world, goal, part, node, source.elts[i])
+            return
+        unpack(world, target, value)
+        return
+    if isinstance(target, ast.Name | ast.Attribute):
+        old, born, place = current(world, target)
+        if old is not None and is_total(old, value, target, source):
+            keep_in_total(world, node, place, old, added(value, old), born, value)
+            bind(world, target, value, born)
+            return
+    if isinstance(target, ast.Attribute) and target.attr == "grad":
+        evaluate(world, target.value)
+        gradient_assigned(world, node, value)
+        return
+    if isinstance(target, ast.Attribute) and target.attr == "requires_grad":
+        freeze_parameter(world, node, target, value)
+        return
+    if isinstance(target, ast.Subscript):
+        bind_item(world, target, value, node, source)
+        return
+    bind(world, target, value)
+
+
+def is_total(old: Value, value: Value, target: ast.expr, source: ast.expr) -> bool:
+    """Whether a new value is the old one with something added, mixed in or put beside it."""
+    if not isinstance(source, ast.BinOp | ast.IfExp) or not isinstance(value, Tensor | Either):
+        return False
+    text = ast.unparse(target)
+    mentioned = any(
+        isinstance(part, ast.Name | ast.Attribute) and ast.unparse(part) == text
+        for part in ast.walk(source)
+    )
+    return mentioned and id(old) in ancestors(value)
+
+
+def added(value: Value, old: Value) -> Value:
+    """The part of a total that is not the old total."""
+    if isinstance(value, Tensor) and len(value.parents) == 2:
+        for one, other in (value.parents, value.parents[::-1]):
+            if one is old:
+                return other
+            if id(old) in ancestors(one) and id(old) not in ancestors(other):
+                return other
+    return value
+
+
+def gradient_assigned(world: World, node: ast.stmt, value: Value) -> None:
+    kind = (
+        Kind.ZERO_GRAD
+        if isinstance(value, Constant) and value.value is None
+        else (Kind.GRADIENT_TOUCHED)
+    )
+    world.emit(kind, node)
+
+
+def freeze_parameter(world: World, node: ast.stmt, target: ast.Attribute, value: Value) -> None:
+    """`p.requires_grad = False` in a loop over `model.parameters()` freezes the model."""
+    receiver = evaluate(world, target.value)
+    off = isinstance(value, Constant) and value.value is False
+    key = receiver.key.split(".parameters()")[0].split(".named_parameters()")[0]
+    if off and ".parameters()" in receiver.key:
+        world.frozen.add(key)
+    elif (
+        isinstance(value, Constant) and value.value is True and ".parameters()" not in receiver.key
+    ):
+        world.emit(Kind.GRADIENT_TAKEN, node, None, receiver, what="requires_grad")
+
+
+def unpack(world: World, target: ast.Tuple | ast.List, value: Value) -> None:
+    value = settled(value)
+    for i, goal in enumerate(target.elts):
+        if isinstance(goal, ast.Starred):
+            bind(world, goal.value, unknown(f"{value.key}[*]", ""))
+            continue
+        index = Constant(str(i), value=i)
+        part = element(world, value, index)
+        if isinstance(value, Tensor) and isinstance(goal, ast.Name):
+            if knowledge.LOSS_NAME.search(goal.id) and isinstance(part, Tensor):
+                part.opaque, part.loss = value.opaque and not value.proven, True
+            if isinstance(part, Tensor) and value.key.endswith(".indexed()") and i == 0:
+                part.opaque = False
+        if isinstance(part, Unknown) and part.role is None and isinstance(goal, ast.Name):
+            part = unknown(part.key, goal.id)
+            part.parents = (value,) if isinstance(value, Unknown) else ()
+        bind(world, goal, part)
+
+
+def bind(world: World, target: ast.expr, value: Value, born: Marks | None = None) -> None:
+    """Gives a target its value; `born` keeps the time of a total that goes on."""
+    when = world.marks if born is None else born
+    if isinstance(target, ast.Name):
+        frame = world.frame
+        if isinstance(value, Unknown) and value.role is None:
+            # Another name for the same thing may say more: `for optimizer in (first, second)`.
+            role = knowledge.role_of_name(target.id)
+            if role in (Role.OPTIMIZER, Role.SCALER):
+                value.role, value.evidence = role, Evidence.NAMED
+        if target.id in frame.outer:
+            scope = frame.parent
+            while scope is not None and target.id not in scope.names:
+                scope = scope.parent
+            if scope is not None:
+                frame = scope
+            else:
+                world.attributes[("global:" + frame.module.name, target.id)] = value
+                return
+        frame.names[target.id] = value
+        frame.born[target.id] = when
+    elif isinstance(target, ast.Attribute):
+        receiver = settled(evaluate(world, target.value))
+        if isinstance(receiver, Instance):
+            receiver.attributes[target.attr] = value
+            receiver.born[target.attr] = when
+        else:
+            world.attributes[(receiver.key, target.attr)] = value
+            world.attribute_born[(receiver.key, target.attr)] = when
+    elif isinstance(target, ast.Subscript):
+        bind_item(world, target, value)
+    elif isinstance(target, ast.Tuple | ast.List):
+        unpack(world, target, value)
+    elif isinstance(target, ast.Starred):
+        bind(world, target.value, value)
+
+
+def bind_item(
+    world: World,
+    target: ast.Subscript,
+    value: Value,
+    node: ast.stmt | None = None,
+    source: ast.expr | None = None,
+) -> None:
+    receiver = settled(evaluate(world, target.value))
+    index = evaluate(world, target.slice)
+    if isinstance(receiver, Container):
+        if isinstance(index, Constant) and isinstance(index.value, str):
+            receiver.names[index.value] = value
+            return
+        if len(receiver.items) < 8:
+            receiver.items.append(value)
+        # A key that changes with the loop makes an entry in every iteration.
+        grows = "#" in index.key and not receiver.bounded and crosses(receiver.born, world.marks)
+        if grows and source is not None and may_have_graph(value):
+            leaf = graph_leaves(world, source)
+            world.emit(
+                Kind.KEEP,
+                node or target,
+                receiver,
+                value,
+                how="container",
+                born=receiver.born,
+                leaves=leaf,
+                place=ast.unparse(target.value),
+            )
+    else:
+        world.attributes[(receiver.key, f"[{index.key}]")] = value
+        world.attribute_born[(receiver.key, f"[{index.key}]")] = world.marks
+
+
+def current(world: World, target: ast.expr) -> tuple[Value | None, Marks, str]:
+    """What a target holds now, since when, and the name of the place."""
+    if isinstance(target, ast.Name):
+        frame = world.frame
+        if target.id not in frame.names and (frame.function is None or target.id in frame.outer):
+            scope = frame.parent
+            while scope is not None and target.id not in scope.names:
+                scope = scope.parent
+            frame = scope or frame
+        return frame.names.get(target.id), frame.born.get(target.id, ()), target.id
+    if isinstance(target, ast.Attribute):
+        receiver = settled(evaluate(world, target.value))
+        place = f"{ast.unparse(target)}"
+        if isinstance(receiver, Instance):
+            held = receiver.attributes.get(target.attr)
+            if held is None:
+                held = instance_attribute(world, receiver, target.attr)
+            return held, receiver.born.get(target.attr, ()), place
+        key = (receiver.key, target.attr)
+        held = world.attributes.get(key) or world.reads.get(key)
+        if held is None:
+            held = attribute(world, receiver, target.attr)
+        return held, world.attribute_born.get(key, ()), place
+    if isinstance(target, ast.Subscript):
+        held = evaluate(world, target)
+        receiver = settled(evaluate(world, target.value))
+        born = receiver.born if isinstance(receiver, Container) else ()
+        return held, born, ast.unparse(target)
+    return None, (), ""
+
+
+def extend(world: World, node: ast.AugAssign, old: Container, value: Value) -> None:
+    given = value.items if isinstance(value, Container) else [value]
+    if len(old.items) < 8:
+        old.items.extend(given)
+    if old.bounded or not crosses(old.born, world.marks):
+        return
+    leaf = graph_leaves(world, node.value)
+    for item in given:
+        world.emit(Kind.KEEP, node, old, item, how="container", born=old.born, leaves=leaf)

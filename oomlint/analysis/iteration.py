@@ -1,0 +1,89 @@
+"""What a loop's target is bound to in one iteration."""
+
+from __future__ import annotations
+
+import ast
+
+from oomlint.analysis import knowledge
+from oomlint.analysis.knowledge import Role
+from oomlint.analysis.state import World
+from oomlint.analysis.values import (
+    NONE,
+    Container,
+    Number,
+    Sequence,
+    Tensor,
+    Unknown,
+    Value,
+    settled,
+    shortened,
+    unknown,
+)
+
+
+def item_of(world: World, iterable: Value, iteration: int, target: ast.expr | None) -> Value:
+    """What a loop's target is bound to in one iteration."""
+    iterable = settled(iterable)
+    marks = "".join(f"#{serial}.{number}" for serial, number in world.marks)
+    if isinstance(iterable, Sequence):
+        return sequence_item(world, iterable, iteration, target, marks)
+    if isinstance(iterable, Container):
+        held = [*iterable.items, *iterable.names.values()]
+        if iterable.kind == "dict" and iterable.names:
+            return Number(f"{iterable.key}.key{marks}")
+        if iteration <= len(held):
+            return held[iteration - 1]
+        if held:
+            return held[-1]
+    if isinstance(iterable, Tensor):
+        return Tensor(
+            shortened(f"{iterable.key}[*]{marks}"), parents=(iterable,), opaque=iterable.opaque
+        )
+    name = target.id if isinstance(target, ast.Name) else ""
+    key = f"{iterable.key}[*]"
+    role = knowledge.role_of_name(name) or knowledge.role_of_name(getattr(iterable, "name", ""))
+    lasting = role in (Role.OPTIMIZER, Role.MODEL, Role.SCALER, Role.SCHEDULER)
+    value = unknown(key if lasting else key + marks, name)
+    if lasting and value.role is None:
+        value.role = role
+    return value
+
+
+def sequence_item(
+    world: World, iterable: Sequence, iteration: int, target: ast.expr | None, marks: str
+) -> Value:
+    kind, parts = iterable.kind, iterable.parts
+    if kind == "range":
+        name = target.id if isinstance(target, ast.Name) else "i"
+        return Number(f"{name}{marks}")
+    if kind == "enumerate":
+        goals = (
+            target.elts if isinstance(target, ast.Tuple) and len(target.elts) == 2 else [None, None]
+        )
+        name = goals[0].id if isinstance(goals[0], ast.Name) else "i"
+        start = f"+{parts[1].key}" if len(parts) > 1 else ""
+        item = item_of(world, parts[0], iteration, goals[1]) if parts else unknown("item", "")
+        return Container("pair", items=[Number(f"{name}{marks}{start}"), item], kind="tuple")
+    if kind == "zip":
+        goals = target.elts if isinstance(target, ast.Tuple) else []
+        items = [
+            item_of(world, part, iteration, goals[i] if i < len(goals) else None)
+            for i, part in enumerate(parts)
+        ]
+        return Container("zipped", items=items, kind="tuple")
+    if kind == "parameters":
+        return Unknown(f"{iterable.key}[*]", name="parameter")
+    if kind == "keys":
+        return Number(f"{iterable.key}.key{marks}")
+    held = parts[0] if parts else NONE
+    if isinstance(held, Container):
+        values = [*held.names.values(), *held.items]
+        value = values[min(iteration, len(values)) - 1] if values else unknown(f"{held.key}[*]", "")
+    else:
+        inner = (
+            target.elts[1] if isinstance(target, ast.Tuple) and len(target.elts) == 2 else target
+        )
+        value = item_of(world, held, iteration, inner)
+    if kind == "items":
+        return Container("item", items=[Number(f"{iterable.key}.key{marks}"), value], kind="tuple")
+    return value

@@ -1,0 +1,59 @@
+"""Which part a value plays in the training step: model, optimizer, loss, scaler ..."""
+
+from __future__ import annotations
+
+from oomlint.analysis import classes, knowledge
+from oomlint.analysis.knowledge import Evidence, Role
+from oomlint.analysis.state import World
+from oomlint.analysis.values import Instance, Sequence, Thing, Unknown, Value, ancestors, settled
+
+
+def role_of(world: World, value: Value | None) -> Role | None:
+    if value is None:
+        return None
+    value = settled(value)
+    if isinstance(value, Thing):
+        return value.role
+    if isinstance(value, Instance):
+        return instance_role(world, value)
+    if isinstance(value, Unknown):
+        return value.role
+    return None
+
+
+def instance_role(world: World, value: Instance) -> Role | None:
+    if value.is_module:
+        name = value.cls.name if value.cls else ""
+        return Role.CRITERION if knowledge.LOSS_NAME.search(name) else Role.MODEL
+    if value.cls is None:
+        return None
+    for base in classes.base_names(world, value.cls):
+        role = knowledge.role_of_constructor(base)
+        if role is not None:
+            return role
+    return None
+
+
+def is_optimizer(world: World, value: Value | None) -> bool:
+    return role_of(world, value) is Role.OPTIMIZER
+
+
+def mark_used(value: Value, role: Role) -> None:
+    if isinstance(value, Unknown) and value.role is not role:
+        value.role, value.evidence = role, Evidence.USED
+
+
+def mark_model(value: Value) -> None:
+    if isinstance(value, Unknown) and value.role in (None, Role.MODEL):
+        value.role, value.evidence = Role.MODEL, Evidence.USED
+
+
+def owners_of(value: Value | None) -> frozenset[str]:
+    """Keys of the models whose `.parameters()` a value holds."""
+    if value is None:
+        return frozenset()
+    found = set()
+    for part in ancestors(value).values():
+        if isinstance(part, Sequence) and part.kind == "parameters":
+            found.add(part.parts[0].key)
+    return frozenset(found)
