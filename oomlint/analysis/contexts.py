@@ -69,6 +69,8 @@ def enter_unknown(world: World, expression: ast.expr, value: Value, before: bool
         world.contexts.append("accumulate")
     if "no_sync" in text:
         world.contexts.append("no_sync")
+    if knowledge.PROFILER.search(text):
+        world.contexts.append("profile")
     function = project_function(world, call)
     if function is not None and any(
         "contextmanager" in ast.unparse(d) for d in function.decorators

@@ -73,7 +73,7 @@ def region_of(
         return None
     if event.detail.get("frozen") or event.value.graph is not True or not event.loops:
         return None
-    if is_warm_up(event) or differentiates(model, event):
+    if is_warm_up(event) or differentiates(model, event) or "profile" in event.contexts:
         return None
     reason = reason_of(world, event)
     if reason is None or trains_beside(world, event):

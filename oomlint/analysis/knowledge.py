@@ -98,6 +98,8 @@ ENABLE_GRAD = re.compile(r"torch\.(autograd\.(grad_mode\.)?)?enable_grad")
 SET_GRAD = re.compile(r"torch\.(autograd\.(grad_mode\.)?|_C\.)?_?set_grad_enabled")
 # Decorators of projects that wrap no_grad or inference_mode.
 NO_GRAD_NAME = re.compile(r"(^|_)(no_?grad|inference_?mode)($|_)|^torch_no_grad$", re.IGNORECASE)
+# What is measured may depend on the grad mode: a fused path counts other operations.
+PROFILER = re.compile(r"flop|profil", re.IGNORECASE)
 # Names of contexts whose effect on the grad mode cannot be told.
 UNSURE_CONTEXT = re.compile(r"grad|infer|eval|ctx|context|maybe|mode|null|stack", re.IGNORECASE)
 

@@ -375,7 +375,7 @@ def plain_method(
 def tensor_method(
     world: World, node: ast.Call, receiver: Tensor, name: str, key: str, inputs: list[Value]
 ) -> Value:
-    if name in ("item", "tolist", "numpy"):
+    if name in ("item", "tolist", "numpy", "argmax", "argmin", "argsort", "long", "int", "bool"):
         world.emit(Kind.DETACH, node, None, receiver)
     if name in knowledge.CUTTING:
         return Number(key) if name != "detach" else Tensor(key, graph=False)

@@ -113,22 +113,16 @@ def backward_of(event: Event, walked: list[tuple[Event, set[int]]], memo: Memo) 
 
 
 def shares_iteration(backward: Event, event: Event) -> bool:
-    """Whether the innermost loop that the kept value crosses is one that the backward is in."""
-    crossed = crossed_loop(event)
-    if crossed is None:
-        return False
-    return any(
-        m.serial == crossed.serial and m.iteration == crossed.iteration for m in backward.loops
-    )
+    """Whether the backward is in a loop whose iterations the kept value outlives."""
+    marks = {(loop.serial, loop.iteration) for loop in crossed_loops(event)}
+    return any((loop.serial, loop.iteration) in marks for loop in backward.loops)
 
 
-def crossed_loop(event: Event) -> Loop | None:
+def crossed_loops(event: Event) -> list[Loop]:
+    """The loops under way that had not begun this iteration when the place was made."""
     held = event.detail.get("born")
     born: Marks = held if isinstance(held, tuple) else ()
-    for loop in reversed(event.loops):
-        if (loop.serial, loop.iteration) not in born:
-            return loop
-    return None
+    return [loop for loop in event.loops if (loop.serial, loop.iteration) not in born]
 
 
 def is_loss(value: Value) -> bool:
@@ -181,14 +175,15 @@ def passed_on(world: World, event: Event) -> bool:
 
 def reset_in_loop(event: Event) -> bool:
     """Whether the loop that the value crosses also empties the place, every so many iterations."""
-    loop = crossed_loop(event)
-    if loop is None:
-        return True
+    crossed = crossed_loops(event)
     place = place_of(event)
-    known: dict[int, list[tuple[str, ast.AST]]] = loop.module.__dict__.setdefault("emptied", {})
-    if id(loop.node) not in known:
-        known[id(loop.node)] = list(emptied_places(loop.node))
-    return any(name == place and node is not event.node for name, node in known[id(loop.node)])
+    for loop in crossed:
+        known: dict[int, list[tuple[str, ast.AST]]] = loop.module.__dict__.setdefault("emptied", {})
+        if id(loop.node) not in known:
+            known[id(loop.node)] = list(emptied_places(loop.node))
+        if any(name == place and node is not event.node for name, node in known[id(loop.node)]):
+            return True
+    return not crossed
 
 
 def emptied_places(loop: ast.AST) -> Iterator[tuple[str, ast.AST]]:
