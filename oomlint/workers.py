@@ -118,7 +118,7 @@ def collect(workers: list[Worker], waiting: deque[Chunk]) -> Iterator[tuple[str,
     for pipe in ready:
         worker = by_pipe[pipe]  # type: ignore[index] # only our own connections are waited for
         try:
-            outcome = worker.pipe.recv()
+            outcome, leaving = worker.pipe.recv()
         except (EOFError, OSError):
             workers.remove(worker)
             yield from bury(worker, waiting)
@@ -129,6 +129,9 @@ def collect(workers: list[Worker], waiting: deque[Chunk]) -> Iterator[tuple[str,
         worker.done, worker.since = worker.done + 1, time.monotonic()
         if worker.done == len(worker.chunk.paths):
             worker.chunk = None
+        if leaving:
+            workers.remove(worker)
+            stop(worker)
 
 
 def give_up(
@@ -190,9 +193,12 @@ def serve(pipe: Connection, inherited: list[Connection], most_bytes: int) -> Non
         while True:
             chunk = pipe.recv()
             for path in chunk.paths:
-                pipe.send(chunk.work(path, chunk.settings))
-            if resident_bytes() > most_bytes:
-                return
+                outcome = chunk.work(path, chunk.settings)
+                # Said with the last answer: whoever leaves without a word takes a new chunk along.
+                leaving = path is chunk.paths[-1] and resident_bytes() > most_bytes
+                pipe.send((outcome, leaving))
+                if leaving:
+                    return
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
 
