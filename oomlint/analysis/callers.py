@@ -83,6 +83,11 @@ def all_without_grad(scope: Project, function: Function) -> bool | None:
     return True if found else None
 
 
+def any_without_grad(scope: Project, function: Function) -> bool:
+    """Whether some caller in the project has gradients off."""
+    return any(is_off(scope, module, node, 3) for module, node in call_sites(scope, function))
+
+
 def is_off(scope: Project, module: Module, node: ast.AST, depth: int) -> bool:
     """Whether gradients are off where a node stands: around it, above it, or at its own callers."""
     for parent in module.enclosing(node):

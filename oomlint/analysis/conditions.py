@@ -294,6 +294,9 @@ def call_is_eventful(world: World, module: Module, call: ast.Call) -> bool:
                 knowledge.Role.MODEL,
             )
             return role not in outside and "prof" not in receiver.lower()
+        if function.attr == "eval":
+            # Which mode the model is in goes together with what is done to it later.
+            return not call.args and not call.keywords
         if function.attr == "update":
             return bool(knowledge.role_of_name(last_name(function.value)) is knowledge.Role.SCALER)
         if function.attr in knowledge.EVENT_WORDS or function.attr == "GradScaler":

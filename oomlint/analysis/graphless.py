@@ -32,18 +32,20 @@ class Region:
     reason: str
     path: tuple[tuple[Event, str], ...]
     kept: str
+    # Training runs the same lines: only a condition on the mode can turn gradients off.
+    shared: bool = False
 
 
 def regions(model: Model) -> Iterator[Region]:
     """One region for each function or script loop that evaluates with grad mode on."""
-    wanted = differentiated(model)
+    wanted, in_eval = differentiated(model)
     best: dict[int, tuple[tuple[int, int, int], Region]] = {}
     for world in model.worlds:
         taken = ask.fed(world)
         for event in world.events:
             if event.kind is not Kind.FORWARD or event.detail.get("mode") is not True:
                 continue
-            region = region_of(model, world, event, taken, wanted)
+            region = region_of(model, world, event, taken, wanted, in_eval)
             if region is None:
                 continue
             place = id(region.function.node) if region.function else id(outermost_loop(event))
@@ -55,19 +57,28 @@ def regions(model: Model) -> Iterator[Region]:
             yield region
 
 
-def differentiated(model: Model) -> set[int]:
-    """Nodes on the way to forwards whose graph some world uses."""
+def differentiated(model: Model) -> tuple[set[int], set[int]]:
+    """Nodes on the way to forwards whose graph some world uses: all, and those in eval mode."""
     found: set[int] = set()
+    in_eval: set[int] = set()
     for world in model.worlds:
         taken = ask.fed(world)
         for event in world.events:
             if event.kind is Kind.FORWARD and event.value is not None and id(event.value) in taken:
-                found.update(id(node) for _, node in positions(event))
-    return found
+                nodes = [id(node) for _, node in positions(event)]
+                found.update(nodes)
+                if event.detail.get("eval_mode") is not False:
+                    in_eval.update(nodes)
+    return found, in_eval
 
 
 def region_of(
-    model: Model, world: World, event: Event, taken: set[int], wanted: set[int]
+    model: Model,
+    world: World,
+    event: Event,
+    taken: set[int],
+    wanted: set[int],
+    in_eval: set[int],
 ) -> Region | None:
     if not isinstance(event.value, Tensor) or id(event.value) in taken:
         return None
@@ -79,6 +90,10 @@ def region_of(
     if reason is None or trains_beside(world, event):
         return None
     node = place_of(model, event, reason[0], wanted)
+    shared = node is None
+    if node is None:
+        # The same lines train: in training mode, never in this one.
+        node = place_of(model, event, reason[0], in_eval)
     if node is None:
         return None
     function = model.module.function_of(node)
@@ -86,7 +101,7 @@ def region_of(
         return None
     mode, why = reason
     path = ((mode, why), (event, "forward with grad mode on"))
-    return Region(event, node, function, why, path, kept_by(world, event))
+    return Region(event, node, function, why, path, kept_by(world, event), shared)
 
 
 def is_warm_up(event: Event) -> bool:
@@ -235,6 +250,8 @@ def excused(model: Model, region: Region) -> bool:
         return False
     if top.parent is not None:
         return False
+    if region.shared:
+        return bool(callers.any_without_grad(model.project, top)) or is_hook(model, top)
     known = callers.all_without_grad(model.project, top)
     if known is None:
         return is_hook(model, top)
@@ -258,6 +275,8 @@ def is_hook(model: Model, function: Function) -> bool:
 def turn_off(model: Model, region: Region) -> Fix | None:
     """A decorator on a function that only evaluates, else a `with` around the loop."""
     module, function = model.module, region.function
+    if region.shared:
+        return None
     name, imports = edits.name_in_file(module, "torch.no_grad")
     if function is not None and whole_function(model, function, region):
         try:
