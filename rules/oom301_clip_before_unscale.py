@@ -78,6 +78,7 @@ class ClipBeforeUnscale(Rule):
 
     def check(self, model: Model) -> Iterator[Finding]:
         seen: set[int] = set()
+        right = unscaled_clips(model)
         for world in model.worlds:
             for clip in world.events:
                 if clip.kind is not Kind.CLIP or clip.detail.get("wrapper"):
@@ -86,7 +87,8 @@ class ClipBeforeUnscale(Rule):
                 if path is None:
                     continue
                 backward, step = path
-                node = anchor(model, clip, step)
+                # A clip that is right on another way is not what is wrong: the call of it here is.
+                node = anchor(model, clip, step if id(clip.node) in right else None)
                 if node is None or id(node) in seen:
                     continue
                 seen.add(id(node))
@@ -138,6 +140,20 @@ def scaled_path(model: Model, world: World, clip: Event) -> tuple[Event, Event] 
     if ask.disagree(backward, step) or unscaled_elsewhere(model, backward, clip):
         return None
     return backward, step
+
+
+def unscaled_clips(model: Model) -> set[int]:
+    """Clips that stand behind an `unscale_` on some way."""
+    found = set()
+    for world in model.worlds:
+        for clip in world.events:
+            if clip.kind is Kind.CLIP:
+                last = ask.last_before(
+                    world, clip, lambda e: e.kind in (Kind.BACKWARD, Kind.UNSCALE, *ask.STEPS)
+                )
+                if last is not None and last.kind is Kind.UNSCALE:
+                    found.add(id(clip.node))
+    return found
 
 
 def may_cover(unscale: Event, clipped: frozenset[str]) -> bool:

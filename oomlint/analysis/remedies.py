@@ -27,6 +27,13 @@ def here(model_module: Module, *events: Event) -> bool:
     return all(e.module is model_module and e.function is first.function for e in events)
 
 
+def of_self(module: Module, one: Event, other: Event, *texts: str) -> bool:
+    """Whether two events are in methods of one class and the texts mean the same in both."""
+    owners = [event.function.owner if event.function else None for event in (one, other)]
+    same_class = owners[0] is not None and owners[0] is owners[1] and one.module is module
+    return same_class and all(text.startswith("self.") for text in texts)
+
+
 def extra_guards(event: Event, other: Event) -> list[Guard]:
     """Conditions of `event` inside its function that `other` does not share."""
     inside = {id(node) for node in ast.walk(event.function.node)} if event.function else None
@@ -67,7 +74,9 @@ def unscale_before(model: Model, clip: Event, step: Event) -> Fix | None:
     """`scaler.unscale_(optimizer)` in the line before the clip."""
     module = model.module
     scaler, optimizer = receiver_text(step), argument_text(step)
-    if not here(module, clip, step) or scaler is None or optimizer is None:
+    if scaler is None or optimizer is None:
+        return None
+    if not here(module, clip, step) and not of_self(module, clip, step, scaler, optimizer):
         return None
     guards = [g for g in extra_guards(step, clip) if ask.AMP.search(ast.unparse(g.test))]
     if len(guards) < len(extra_guards(step, clip)):
