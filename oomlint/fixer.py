@@ -53,6 +53,8 @@ def fix_text(source: Source, settings: Settings, unsafe: bool) -> FixedText:
     current = source
     result = check_source(current, settings)
     before: dict[tuple[str, ...], int] = {}
+    made: dict[tuple[str, ...], Finding] = {}
+    useless: set[tuple[str, ...]] = set()
     for _ in range(MAX_PASSES):
         wanted = [
             finding
@@ -63,10 +65,10 @@ def fix_text(source: Source, settings: Settings, unsafe: bool) -> FixedText:
             break
         # A fix that its own finding survives would be made again in every pass.
         seen = Counter(signature(current, finding) for finding in wanted)
-        useless = {key for key, count in seen.items() if count >= before.get(key, count + 1)}
-        bad = tuple(f for f in wanted if signature(current, f) in useless)
-        refused.update({(f.code, f.message): f for f in bad})
-        wanted = [f for f in wanted if f not in bad]
+        stuck = {key: made[key] for key in made if seen[key] >= before.get(key, 0) > 0}
+        applied = [f for f in applied if not any(f is other for other in stuck.values())]
+        useless |= stuck.keys()
+        wanted = [f for f in wanted if signature(current, f) not in useless]
         before = seen
         text, done = apply_fixes(current.text, wanted)
         if not is_sound(current, text):
@@ -75,6 +77,7 @@ def fix_text(source: Source, settings: Settings, unsafe: bool) -> FixedText:
         if text == current.text:
             break
         applied += done
+        made = {signature(current, finding): finding for finding in done}
         current = Source(source.path, text, source.encoding, source.bom)
         result = check_source(current, settings)
     held_back = tuple(f for f in result.findings if f.fix and not is_applicable(f.fix, unsafe))

@@ -83,7 +83,8 @@ class UnscaledAccumulation(Rule):
                 if node is None or id(node) in seen:
                     continue
                 seen.add(id(node))
-                count = ast.unparse(window.size) if window.size is not None else "the window's size"
+                size = window.size
+                count = f"`{ast.unparse(size)}`" if size is not None else "the window's size"
                 message = (
                     "the loss of every micro-batch is backpropagated undivided: "
                     f"the gradient at the step is {count} times too large"

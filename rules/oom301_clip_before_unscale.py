@@ -137,6 +137,9 @@ def scaled_path(model: Model, world: World, clip: Event) -> tuple[Event, Event] 
         return None
     if ask.opaque_between(world, backward, clip, scaler):
         return None
+    if any(map(ask.is_window, step.guards)) and not any(map(ask.is_window, clip.guards)):
+        # Clipped on every micro-batch: first it has to go where the step is.
+        return None
     if ask.disagree(backward, step) or unscaled_elsewhere(model, backward, clip):
         return None
     return backward, step

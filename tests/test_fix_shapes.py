@@ -963,7 +963,49 @@ SCALER = [
         """,
         "unscaling-on-one-path-left-alone",
     ),
+    shape(
+        """
+        import torch
+        import torch.nn.functional as F
+        from torch.nn.utils import clip_grad_norm_
+
+
+        def unscaled_and_clipped_every_time(model, loader, optimizer, accumulation_steps):
+            scaler = torch.amp.GradScaler("cuda")
+            for i, (inputs, targets) in enumerate(loader):
+                with torch.autocast("cuda"):
+                    loss = F.cross_entropy(model(inputs), targets) / accumulation_steps
+                scaler.scale(loss).backward()
+                scaler.unscale_(optimizer)
+                clip_grad_norm_(model.parameters(), 1.0)
+                if (i + 1) % accumulation_steps == 0:
+                    scaler.step(optimizer)
+                    scaler.update()
+                    optimizer.zero_grad()
+        """,
+        """
+        import torch
+        import torch.nn.functional as F
+        from torch.nn.utils import clip_grad_norm_
+
+
+        def unscaled_and_clipped_every_time(model, loader, optimizer, accumulation_steps):
+            scaler = torch.amp.GradScaler("cuda")
+            for i, (inputs, targets) in enumerate(loader):
+                with torch.autocast("cuda"):
+                    loss = F.cross_entropy(model(inputs), targets) / accumulation_steps
+                scaler.scale(loss).backward()
+                if (i + 1) % accumulation_steps == 0:
+                    scaler.unscale_(optimizer)
+                    clip_grad_norm_(model.parameters(), 1.0)
+                    scaler.step(optimizer)
+                    scaler.update()
+                    optimizer.zero_grad()
+        """,
+        "unscaled-and-clipped-on-every-micro-batch",
+    ),
 ]
+
 
 SHAPES = [*GRAD_MODE, *DETACH, *DIVISION, *MOVES, *SCALER]
 

@@ -63,7 +63,8 @@ def follow(
     mode = target.mode if target.mode is not None else decorated_mode(world, function)
     if mode is not None:
         world.grad = mode if isinstance(mode, bool) else None
-    world.calls.append(Call(node, world.frame.module, function, caller_this, target.this))
+    given = tuple(arguments)
+    world.calls.append(Call(node, world.frame.module, function, caller_this, target.this, given))
     world.frames.append(frame)
     try:
         returned = run_body(world, function.node.body)

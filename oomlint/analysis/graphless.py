@@ -87,7 +87,11 @@ def region_of(
     if is_warm_up(event) or differentiates(model, event) or "profile" in event.contexts:
         return None
     reason = reason_of(world, event)
-    if reason is None or trains_beside(world, event):
+    if reason is None:
+        return None
+    # Where the loop itself switches to evaluation, its other forwards may train.
+    switched = reason[0].kind is Kind.EVAL_MODE and event.loops[-1:] == reason[0].loops[-1:]
+    if not switched and trains_beside(world, event):
         return None
     node = place_of(model, event, reason[0], wanted)
     shared = node is None

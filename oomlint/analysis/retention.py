@@ -20,6 +20,7 @@ from oomlint.analysis.values import (
     Memo,
     Number,
     Tensor,
+    Unknown,
     Value,
     ancestors,
     has_graph,
@@ -268,8 +269,13 @@ def describe(model: Model, event: Event, backward: Event) -> Retention | None:
     leaf = argument_of(call.node)
     if leaf is None:
         return None
+    index = call.node.args.index(leaf) if leaf in call.node.args else -1
+    given = call.arguments[index] if 0 <= index < len(call.arguments) else None
+    starred = any(isinstance(part, ast.Starred) for part in call.node.args)
+    fixable = not starred and given is not None and is_one_tensor(given)
     callee = ast.unparse(call.node.func)
-    return Retention(event, call.node, leaf, callee, short(model.module, leaf), path)
+    text = short(model.module, leaf)
+    return Retention(event, call.node, leaf if fixable else None, callee, text, path)
 
 
 def whole_value(retention: Retention) -> ast.expr | None:
@@ -277,8 +283,8 @@ def whole_value(retention: Retention) -> ast.expr | None:
     node = retention.node
     if isinstance(node, ast.AugAssign):
         return node.value if not isinstance(node.value, ast.List | ast.Tuple) else None
-    if isinstance(node, ast.Call) and node.args and node is retention.event.node:
-        return node.args[-1]
+    if isinstance(node, ast.Call) and node.args and isinstance(node.func, ast.Attribute):
+        return node.args[-1] if node.func.attr != "extend" else None
     return None
 
 
@@ -299,9 +305,27 @@ def argument_of(call: ast.Call) -> ast.expr | None:
     return chosen[0] if chosen else None
 
 
+def is_one_tensor(value: Value) -> bool:
+    """Whether `.detach()` may be written behind a value: it is no dict, list or tuple."""
+    return all(
+        isinstance(option, Tensor) or (isinstance(option, Unknown) and option.proven)
+        for option in options(value)
+    )
+
+
+def is_tensor_here(event: Event, leaf: ast.expr) -> bool:
+    """Whether an operand of a storing line is a tensor: itself, or as all that is stored."""
+    found = event.detail.get("leaves")
+    for operand, value in found if isinstance(found, list) else []:
+        if operand is leaf and value is not None:
+            return is_one_tensor(value)
+    return event.value is not None and is_one_tensor(event.value)
+
+
 def detach(model: Model, retention: Retention) -> Fix | None:
-    leaf = retention.leaf or whole_value(retention)
-    if leaf is None:
+    here = retention.node is retention.event.node
+    leaf = retention.leaf or (whole_value(retention) if here else None)
+    if leaf is None or (here and not is_tensor_here(retention.event, leaf)):
         return None
     target = leaf
     # `loss.cpu()` becomes `loss.detach().cpu()`: cut first, then copy.

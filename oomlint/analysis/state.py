@@ -68,6 +68,8 @@ class Call:
     callee: Function | None
     caller_this: Value | None
     this: Value | None
+    # What the call's positional arguments are, in order.
+    arguments: tuple[Value, ...] = ()
 
 
 @dataclass(eq=False, slots=True)
