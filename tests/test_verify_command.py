@@ -109,3 +109,32 @@ def test_nothing_to_measure_is_said_and_is_no_failure(tmp_path: Path) -> None:
     assert done.stdout == f"{script}: no findings, so there is nothing to measure\n"
     other = verify("--only", "OOM101", FIXTURE)
     assert (other.returncode, "nothing to measure" in other.stdout) == (0, True)
+
+
+TWO_KEEPERS = """
+import torch
+from torch import nn
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+model = nn.Sequential(*[nn.Linear(16, 16) for _ in range(6)]).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+running_loss = 0.0
+losses = []
+for step in range(20):
+    inputs = torch.randn(8, 16, device=device)
+    optimizer.zero_grad()
+    loss = model(inputs).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    running_loss += loss
+    losses.append(loss)
+"""
+
+
+def test_two_findings_that_keep_one_graph_do_not_hide_each_other(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(TWO_KEEPERS)
+    done = verify("--json", "--steps", 4, "--device", "emulated", script)
+    results = json.loads(done.stdout)["results"]
+    assert [result["verdict"] for result in results] == ["confirmed", "confirmed"]
+    assert all("with the other fixes made" in result["reason"] for result in results)

@@ -183,9 +183,12 @@ def claims_of(findings: tuple[Finding, ...]) -> tuple[Claim, ...]:
 
 
 def measure(bench: Bench, text: str, finding: Finding, findings: tuple[Finding, ...]) -> Measured:
-    """One fix by itself; on top of the other fixes where the script raises without them."""
+    """One fix by itself; on top of the other fixes where these hide what it does.
+
+    They do where the script raises without them, and where another finding keeps the same graph.
+    """
     from oomlint.fixer import apply_edits
-    from oomlint.verify.claims import NOT_MEASURED, Verdict
+    from oomlint.verify.claims import CONFIRMED, NO_EFFECT, NOT_MEASURED, Verdict
     from oomlint.verify.instrument import region_at
     from oomlint.verify.record import RAISED
 
@@ -197,12 +200,14 @@ def measure(bench: Bench, text: str, finding: Finding, findings: tuple[Finding, 
     found = bench.compare(text, after, claims, region, finding.code)
     others = fixes_of(item for item in findings if item.fix != finding.fix)
     broken = RAISED in (found.before.ending.kind, found.after.ending.kind)
-    if found.verdict.kind == NOT_MEASURED and broken and others:
+    hidden = found.verdict.kind == NO_EFFECT
+    if others and (hidden or (found.verdict.kind == NOT_MEASURED and broken)):
         base, _ = apply_edits(text, others)
         whole, _ = apply_edits(text, [*others, finding.fix])
         again = bench.compare(base, whole, claims, region, f"{finding.code}, the others fixed,")
-        if again.verdict.kind != NOT_MEASURED:
-            reason = f"{again.verdict.reason} (with the other fixes made, for it raises without)"
+        if again.verdict.kind == CONFIRMED or (broken and again.verdict.kind != NOT_MEASURED):
+            why = "it raises without" if broken else "another finding hides it without"
+            reason = f"{again.verdict.reason} (with the other fixes made, for {why})"
             found = replace(again, verdict=replace(again.verdict, reason=reason))
     return Measured((finding,), found.verdict, found)
 
