@@ -9,6 +9,7 @@ from oomlint.analysis.attributes import attribute, element, instance_attribute
 from oomlint.analysis.dispatch import Signal, evaluate
 from oomlint.analysis.keeping import crosses, graph_leaves, keep_in_total
 from oomlint.analysis.knowledge import Evidence, Role
+from oomlint.analysis.modules import written
 from oomlint.analysis.operations import binary
 from oomlint.analysis.state import Kind, World
 from oomlint.analysis.values import (
@@ -44,7 +45,7 @@ def run_augmented(world: World, node: ast.AugAssign) -> Signal:
     old, born, place = current(world, node.target)
     value = evaluate(world, node.value)
     if isinstance(node.target, ast.Attribute) and node.target.attr in ("grad", "data"):
-        if node.target.attr == "grad" or ".grad" in ast.unparse(node.target):
+        if node.target.attr == "grad" or ".grad" in written(node.target):
             world.emit(Kind.GRADIENT_TOUCHED, node)
             return None
     if old is None:
@@ -96,9 +97,9 @@ def is_total(old: Value, value: Value, target: ast.expr, source: ast.expr) -> bo
     """Whether a new value is the old one with something added, mixed in or put beside it."""
     if not isinstance(source, ast.BinOp | ast.IfExp) or not isinstance(value, Tensor | Either):
         return False
-    text = ast.unparse(target)
+    text = written(target)
     mentioned = any(
-        isinstance(part, ast.Name | ast.Attribute) and ast.unparse(part) == text
+        isinstance(part, ast.Name | ast.Attribute) and written(part) == text
         for part in ast.walk(source)
     )
     return mentioned and id(old) in ancestors(value)
@@ -220,7 +221,7 @@ def bind_item(
                 how="container",
                 born=receiver.born,
                 leaves=leaf,
-                place=ast.unparse(target.value),
+                place=written(target.value),
             )
     else:
         world.attributes[(receiver.key, f"[{index.key}]")] = value
@@ -239,7 +240,7 @@ def current(world: World, target: ast.expr) -> tuple[Value | None, Marks, str]:
         return frame.names.get(target.id), frame.born.get(target.id, ()), target.id
     if isinstance(target, ast.Attribute):
         receiver = settled(evaluate(world, target.value))
-        place = f"{ast.unparse(target)}"
+        place = f"{written(target)}"
         if isinstance(receiver, Instance):
             held = receiver.attributes.get(target.attr)
             if held is None:
@@ -254,7 +255,7 @@ def current(world: World, target: ast.expr) -> tuple[Value | None, Marks, str]:
         held = evaluate(world, target)
         receiver = settled(evaluate(world, target.value))
         born = receiver.born if isinstance(receiver, Container) else ()
-        return held, born, ast.unparse(target)
+        return held, born, written(target)
     return None, (), ""
 
 

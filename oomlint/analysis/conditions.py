@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from oomlint.analysis import knowledge
 from oomlint.analysis.dispatch import evaluate
-from oomlint.analysis.modules import Function, LazyModule, Module
+from oomlint.analysis.modules import Function, LazyModule, Module, written
 from oomlint.analysis.state import Kind, World
 from oomlint.analysis.values import (
     Callable,
@@ -211,7 +211,7 @@ def ends_in_raise(nodes: Sequence[ast.AST]) -> bool:
     if isinstance(last, ast.Raise):
         return True
     if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
-        text = ast.unparse(last.value.func)
+        text = written(last.value.func)
         return text in ("sys.exit", "exit", "quit", "os._exit")
     return False
 

@@ -8,6 +8,7 @@ from typing import Any
 from oomlint.analysis import knowledge
 from oomlint.analysis.binding import bind
 from oomlint.analysis.dispatch import Signal, evaluate, run_block
+from oomlint.analysis.modules import written
 from oomlint.analysis.state import World
 from oomlint.analysis.values import (
     Callable,
@@ -62,7 +63,7 @@ def enter(
 
 
 def enter_unknown(world: World, expression: ast.expr, value: Value, before: bool | None) -> None:
-    text = ast.unparse(expression)
+    text = written(expression)
     call = expression.func if isinstance(expression, ast.Call) else expression
     name = text.split("(")[0].rsplit(".", 1)[-1]
     if "accumulate" in name:
@@ -72,9 +73,7 @@ def enter_unknown(world: World, expression: ast.expr, value: Value, before: bool
     if knowledge.PROFILER.search(text):
         world.contexts.append("profile")
     function = project_function(world, call)
-    if function is not None and any(
-        "contextmanager" in ast.unparse(d) for d in function.decorators
-    ):
+    if function is not None and any("contextmanager" in written(d) for d in function.decorators):
         if function.words & {"no_grad", "inference_mode"}:
             world.grad = False
         elif function.words & {"set_grad_enabled", "enable_grad"}:

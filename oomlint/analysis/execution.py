@@ -29,6 +29,7 @@ from oomlint.analysis.dispatch import (
     run_block,
 )
 from oomlint.analysis.iteration import item_of
+from oomlint.analysis.modules import written
 from oomlint.analysis.state import Guard, Stop, World
 from oomlint.analysis.values import NONE, Callable, ClassValue, Instance, Value, join, shortened
 
@@ -139,7 +140,7 @@ def run_match(world: World, node: ast.Match) -> Signal:
             if signal is not None:
                 return signal
             continue
-        key = shortened(f"match({subject.key}:{ast.unparse(case.pattern)})")
+        key = shortened(f"match({subject.key}:{written(case.pattern)})")
         if case is node.cases[-1] or decide(world, Atom(key, False, None), True):
             return run_block(world, case.body)
     return None

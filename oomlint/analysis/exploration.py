@@ -23,10 +23,12 @@ dispatch.EXPRESSIONS.update({**evaluation.HANDLERS, ast.Call: evaluate_call})
 dispatch.STATEMENTS.update(execution.HANDLERS)
 
 # Worlds of one root; most training functions have fewer than ten.
-MAX_WORLDS = 20
+MAX_WORLDS = 14
+# Evaluation alone has no order of events: its conditions are about which mode it is in.
+MAX_WORLDS_WITHOUT_TRAINING = 4
 # Statements over all worlds of one root and of one file.
-ROOT_BUDGET = 7_000
-FILE_BUDGET = 14_000
+ROOT_BUDGET = 4_000
+FILE_BUDGET = 8_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +168,9 @@ def explore(
     seen: set[frozenset[tuple[str, bool]]] = set()
     found: list[World] = []
     spent = 0
-    while queue and len(found) < MAX_WORLDS and spent < ROOT_BUDGET:
+    trains = "backward(" in module.source.text
+    most = MAX_WORLDS if trains else MAX_WORLDS_WITHOUT_TRAINING
+    while queue and len(found) < most and spent < ROOT_BUDGET:
         assumptions = queue.popleft()
         world = run_world(project, module, root, assumptions)
         spent += world.statements

@@ -8,7 +8,7 @@ from oomlint.analysis import classes, knowledge
 from oomlint.analysis.conditions import eventful_names
 from oomlint.analysis.dispatch import evaluate, run_body
 from oomlint.analysis.knowledge import Evidence, Role
-from oomlint.analysis.modules import Function, Module
+from oomlint.analysis.modules import Function, Module, written
 from oomlint.analysis.names import lookup
 from oomlint.analysis.opaque import emit_opaque
 from oomlint.analysis.state import Call, Frame, World
@@ -197,7 +197,7 @@ def parameter_value(world: World, function: Function, parameter: ast.arg) -> Val
     """A parameter of which nothing is known but its name, annotation and use."""
     value = unknown(f"{parameter.arg}", parameter.arg)
     if parameter.annotation is not None:
-        text = ast.unparse(parameter.annotation).strip("'\"")
+        text = written(parameter.annotation).strip("'\"")
         head, _, rest = text.partition(".")
         qualified = function.module.imports.get(head, head) + (f".{rest}" if rest else "")
         role = knowledge.role_of_constructor(qualified) or (

@@ -323,6 +323,14 @@ def pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
     return []
 
 
+def written(node: ast.AST) -> str:
+    """A node as text, remembered on the node: the same lines are followed many times."""
+    text: str | None = node.__dict__.get("written")
+    if text is None:
+        text = node.__dict__["written"] = ast.unparse(node)
+    return text
+
+
 def has_own_yield(node: FunctionNode) -> bool:
     stack: list[ast.AST] = list(node.body)
     while stack:

@@ -124,7 +124,9 @@ class Project:
         parts = qualified.split(".")
         for base in self.bases(importer):
             if not has_top(base, parts[0]) and self.subject_at(base, parts[:1]) is None:
+                # Either file would change the answer if it came to be.
                 self.dependencies.add(base / f"{parts[0]}.py")
+                self.dependencies.add(base / parts[0] / "__init__.py")
                 continue
             for length in range(len(parts), 0, -1):
                 path = module_file(base, tuple(parts[:length]))
