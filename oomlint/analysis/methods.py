@@ -366,6 +366,8 @@ def plain_method(
     if role is Role.MODEL or isinstance(receiver, Instance):
         result = unknown(f"{key}@{node.lineno}:{world.marks}", name)
         result.role = None
+        # It may be made from what is given: a gradient of it is then one of these.
+        result.made_of = tuple(inputs)
         return result
     transparent = name in knowledge.TENSOR_METHODS and isinstance(receiver, Unknown)
     reduction = name if name in ("mean", "sum") and transparent else ""

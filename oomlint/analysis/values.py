@@ -43,6 +43,8 @@ class Unknown(Value):
     name: str = ""
     role: Role | None = None
     evidence: Evidence | None = None
+    # What the call that made it was given; it need not carry any of it.
+    made_of: tuple[Value, ...] = ()
 
 
 @dataclass(eq=False, slots=True)
@@ -239,6 +241,8 @@ def ancestors(value: Value) -> dict[int, Value]:
             continue
         found[id(current)] = current
         stack.extend(members(current))
+        if isinstance(current, Unknown):
+            stack.extend(current.made_of)
     return found
 
 
