@@ -12,7 +12,7 @@ from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import Node, make_fix, positions
 from oomlint.analysis.modules import Function, Module
 from oomlint.analysis.state import Event, Kind, World
-from oomlint.analysis.values import Instance, Tensor, Unknown, ancestors, has_graph
+from oomlint.analysis.values import Instance, Tensor, ancestors, has_graph
 from oomlint.rule import Edit, Fix, Safety
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def only_acts(world: World, event: Event) -> bool:
             values = passed if isinstance(passed, list) else []
             if any(id(event.value) in ancestors(v) and has_graph(v) for v in values):
                 return False
-    return (detached and not isinstance(event.subject, Unknown)) or detached
+    return detached
 
 
 def stores(event: Event) -> bool:

@@ -197,24 +197,6 @@ VERB = re.compile(
     re.IGNORECASE,
 )
 
-# What methods called on an object say about its role.
-USES: tuple[tuple[Role, frozenset[str]], ...] = (
-    (Role.SCALER, frozenset({"scale", "step"})),
-    (Role.SCALER, frozenset({"scale", "unscale_"})),
-    (Role.SCALER, frozenset({"scale", "update"})),
-    (Role.SCALER, frozenset({"unscale_"})),
-    (Role.OPTIMIZER, frozenset({"zero_grad", "step"})),
-    (Role.OPTIMIZER, frozenset({"param_groups"})),
-    (Role.SCHEDULER, frozenset({"get_last_lr"})),
-    (Role.SCHEDULER, frozenset({"get_lr", "step"})),
-    (Role.MODEL, frozenset({"parameters"})),
-    (Role.MODEL, frozenset({"named_parameters"})),
-    (Role.MODEL, frozenset({"eval", "train"})),
-    (Role.MODEL, frozenset({"eval", "to"})),
-    (Role.MODEL, frozenset({"eval", "load_state_dict"})),
-    (Role.MODEL, frozenset({"train", "state_dict"})),
-)
-
 LOSS_NAME = re.compile(
     r"(^|_)(loss(es)?|cost|err|nll|criterion|objective)\d*($|_)|loss", re.IGNORECASE
 )
@@ -284,12 +266,5 @@ def role_of_name(name: str) -> Role | None:
         return None
     for role, pattern in NAMES:
         if pattern.search(last):
-            return role
-    return None
-
-
-def role_of_uses(methods: frozenset[str]) -> Role | None:
-    for role, needed in USES:
-        if needed <= methods:
             return role
     return None

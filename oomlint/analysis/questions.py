@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from oomlint.analysis import knowledge
-from oomlint.analysis.modules import Function
 from oomlint.analysis.state import Event, Guard, Kind, Loop, World
 from oomlint.analysis.values import (
     Constant,
@@ -335,10 +334,6 @@ def disagree(*events: Event) -> bool:
 
 def same_function(one: Event, other: Event) -> bool:
     return one.function is other.function and one.module is other.module
-
-
-def callers_chain(event: Event) -> list[Function]:
-    return [call.callee for call in event.calls if call.callee is not None]
 
 
 def text_of(value: Value | None) -> str:

@@ -25,8 +25,6 @@ from oomlint.keys import shown_path
 from oomlint.reports.report import Report, Texts
 from oomlint.settings import Settings, SettingsFinder
 
-STDIN_NAME = "-"
-
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("paths", nargs=-1, metavar="[PATHS]...")
