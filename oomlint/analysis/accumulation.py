@@ -1,0 +1,126 @@
+"""What a window does with its losses: divides them, adds several, counts on across epochs."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from oomlint.analysis import knowledge
+from oomlint.analysis.order import STEPS
+from oomlint.analysis.state import Kind
+from oomlint.analysis.values import Tensor, Value, is_divided, terms
+from oomlint.analysis.windows import Window, same_test
+
+
+def is_accumulation(window: Window) -> bool:
+    """Whether the window is gradient accumulation and not a schedule of another kind.
+
+    A critic ratio or a delayed actor also steps under `% n`; accumulation divides by the same
+    name, says so in the name, or loops over micro-batches and steps behind the loop.
+    """
+    text = ast.unparse(window.guard.test) if window.guard is not None else ""
+    size = ast.unparse(window.size) if window.size is not None else ""
+    named = bool(knowledge.ACCUMULATION_NAME.search(f"{text} {size}"))
+    if window.guard is None:
+        node = window.loop.node
+        head = (
+            ast.unparse(node.target) + ast.unparse(node.iter) if isinstance(node, ast.For) else ""
+        )
+        return named or bool(knowledge.ACCUMULATION_NAME.search(head))
+    if not named and "sync_gradients" not in text:
+        return divides_elsewhere(window)
+    others = [
+        e
+        for e in window.world.events
+        if e.kind in STEPS
+        and any(m.serial == window.loop.serial for m in e.loops)
+        and not any(same_test(window.guard, guard) for guard in e.guards)
+    ]
+    return not others
+
+
+def divided(window: Window) -> bool:
+    value = window.backward.value
+    return value is not None and is_divided(value)
+
+
+def divides_elsewhere(window: Window) -> bool:
+    """Whether the code divides anything by the window's size: a rate, a weight, a total."""
+    if window.size is None or window.step.function is None:
+        return False
+    size = ast.unparse(window.size)
+    owner = window.step.function.owner
+    holders: list[ast.AST] = [window.step.function.node if owner is None else owner.node]
+    for holder in holders:
+        for node in ast.walk(holder):
+            if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Div):
+                divisor = node.right if isinstance(node, ast.BinOp) else node.value
+                divided = node.left if isinstance(node, ast.BinOp) else node.target
+                if size in ast.unparse(divisor) and not is_number(divided):
+                    return True
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                if (
+                    node.func.attr in ("div", "div_")
+                    and node.args
+                    and size in ast.unparse(node.args[0])
+                ):
+                    return True
+    return False
+
+
+def is_opaque(value: Value) -> bool:
+    """Whether a loss is the bare result of a call that is neither a model nor a criterion."""
+    return any(isinstance(t, Tensor) and t.opaque and not t.barrier for t in terms(value))
+
+
+def is_number(expression: ast.expr) -> bool:
+    """Whether an expression only reports: it has left the graph."""
+    return bool(re.search(r"\.(item|detach|tolist)\(|float\(", ast.unparse(expression)))
+
+
+def only_backward(window: Window) -> bool:
+    """Whether the window's loop has one backward: several that are meant to add are not judged."""
+    nodes = {
+        id(event.node)
+        for event in window.world.events
+        if event.kind is Kind.BACKWARD and any(m.serial == window.loop.serial for m in event.loops)
+    }
+    return len(nodes) == 1
+
+
+def carries_over(window: Window) -> bool:
+    """Whether the window's counter goes on across the loops around its own (a global step)."""
+    guard = window.guard
+    function = guard.module.function_of(guard.test) if guard is not None else None
+    if guard is None or function is None or len(window.backward.loops) < 2:
+        return False
+    inner, outer = window.backward.loops[-1].node, window.backward.loops[-2].node
+    names = {
+        ast.unparse(n) for n in ast.walk(guard.test) if isinstance(n, ast.Name | ast.Attribute)
+    }
+    outer_targets = targets_of(outer)
+    for node in ast.walk(function.node):
+        if isinstance(node, ast.Assign) and any(ast.unparse(t) in names for t in node.targets):
+            used = {n.id for n in ast.walk(node.value) if isinstance(n, ast.Name)}
+            if used & outer_targets and inner is not outer:
+                return True
+        if isinstance(node, ast.AugAssign) and ast.unparse(node.target) in names:
+            return not is_reset_inside(outer, inner, ast.unparse(node.target))
+    return False
+
+
+def targets_of(loop: ast.AST) -> set[str]:
+    target = getattr(loop, "target", None)
+    return (
+        {n.id for n in ast.walk(target) if isinstance(n, ast.Name)} if target is not None else set()
+    )
+
+
+def is_reset_inside(outer: ast.AST, inner: ast.AST, name: str) -> bool:
+    skipped = {id(node) for node in ast.walk(inner)}
+    return any(
+        isinstance(node, ast.Assign)
+        and id(node) not in skipped
+        and any(ast.unparse(target) == name for target in node.targets)
+        for node in ast.walk(outer)
+    )

@@ -1,0 +1,53 @@
+"""Mixed precision: which events stand under its conditions, and what other worlds do there."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from oomlint.analysis.order import same_function, way
+from oomlint.analysis.state import Event, Kind, World
+
+if TYPE_CHECKING:
+    from oomlint.analysis import Model
+
+AMP = re.compile(r"scaler|amp\b|_amp|amp_|fp16|half|precision|autocast|dtype|bf16", re.IGNORECASE)
+
+
+def amp_tests(event: Event) -> frozenset[str]:
+    """The conditions of an event that are about mixed precision."""
+    texts = [ast.unparse(guard.test) for guard in event.guards]
+    return frozenset(text for text in texts if AMP.search(text))
+
+
+def disagree(*events: Event) -> bool:
+    """Whether events stand under different mixed-precision conditions that may never meet."""
+    found = [tests for tests in map(amp_tests, events) if tests]
+    return any(one != other for one in found for other in found)
+
+
+def steps_elsewhere(model: Model, event: Event) -> bool:
+    """Whether another world steps and updates after the same event."""
+    for world in model.worlds:
+        for other in world.events:
+            if other.node is event.node:
+                found = way(
+                    world,
+                    other,
+                    lambda e: e.kind is Kind.SCALER_UPDATE,
+                    lambda e: e.kind is Kind.UNSCALE and e.node is event.node,
+                )
+                if found is not None:
+                    return True
+    return False
+
+
+def clip_before(world: World, start: Event, step: Event) -> Event | None:
+    """A clip between two events that stands under the same conditions as the step."""
+    guards = {ast.unparse(guard.test) for guard in step.guards}
+    for event in world.events[start.index + 1 : step.index]:
+        if event.kind is Kind.CLIP and same_function(event, step):
+            if guards <= {ast.unparse(guard.test) for guard in event.guards}:
+                return event
+    return None
