@@ -48,8 +48,11 @@ def common(one: Sequence[Call], other: Sequence[Call]) -> int:
     return count
 
 
-def waypoint(model: Model, event: Event, what: str) -> Waypoint:
-    return waypoint_at(model, event.module, event.node, what)
+def waypoint(model: Model, place: Event | Node, what: str) -> Waypoint:
+    """A step of the path: an event, or a node of the checked file."""
+    if isinstance(place, Event):
+        return waypoint_at(model, place.module, place.node, what)
+    return waypoint_at(model, model.module, place, what)
 
 
 def waypoint_at(model: Model, module: Module, node: Node, what: str) -> Waypoint:
@@ -66,7 +69,7 @@ def finding(
     node: Node,
     message: str,
     fix: Fix | None = None,
-    path: Sequence[tuple[Event, str]] = (),
+    path: Sequence[tuple[Event | Node, str]] = (),
 ) -> Finding:
     module = model.module
     start, end = module.span(node)
@@ -84,7 +87,7 @@ def finding(
         end_row,
         end_column,
         fix,
-        tuple(waypoint(model, event, what) for event, what in path),
+        tuple(waypoint(model, place, what) for place, what in path),
     )
 
 
