@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from functools import cached_property, wraps
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from oomlint.analysis.modules import Function, Module
 from oomlint.analysis.values import Marks, Value
@@ -142,6 +144,8 @@ class World:
     returned: Value | None = None
     statements: int = 0
     serial: int = 0
+    # What was asked of the world once it had been followed, with the answers.
+    answers: dict[object, Any] = field(default_factory=dict)
 
     @property
     def frame(self) -> Frame:
@@ -180,3 +184,40 @@ class World:
         )
         self.events.append(event)
         return event
+
+    @cached_property
+    def by_kind(self) -> dict[Kind, list[Event]]:
+        """The events of each kind, in order; only for a world that has been followed."""
+        found: dict[Kind, list[Event]] = {}
+        for event in self.events:
+            found.setdefault(event.kind, []).append(event)
+        return found
+
+    def of(self, *kinds: Kind) -> list[Event]:
+        """The events of some kinds, in order; only for a world that has been followed."""
+        if len(kinds) == 1:
+            return self.by_kind.get(kinds[0], [])
+        lists = [self.by_kind[kind] for kind in kinds if kind in self.by_kind]
+        if len(lists) < 2:
+            return lists[0] if lists else []
+        return sorted((event for events in lists for event in events), key=by_index)
+
+
+def by_index(event: Event) -> int:
+    return event.index
+
+
+Answer = TypeVar("Answer")
+
+
+def once(question: Callable[[World], Answer]) -> Callable[[World], Answer]:
+    """Keeps the answer to a question with the world: nothing changes once it was followed."""
+
+    @wraps(question)
+    def asked(world: World) -> Answer:
+        if question not in world.answers:
+            world.answers[question] = question(world)
+        answer: Answer = world.answers[question]
+        return answer
+
+    return asked
