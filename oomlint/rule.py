@@ -54,6 +54,10 @@ class Claim(Enum):
     NORM_BOUNDED = "the gradient norm at the step respects max_norm"
     PARAMETERS_MOVE = "the parameters move"
     UPDATE_RESTORED = "the parameter update gets its true size"
+    TRAINS_IN_TRAINING_MODE = "no training step runs a module in evaluation mode"
+    SCHEDULE_FROM_START = "the first step uses the first learning rate of the schedule"
+    SCHEDULE_PER_STEP = "the schedule advances once for each step"
+    WINDOWS_EQUAL = "the first window has as many micro-batches as the others"
     ERROR_GONE = "the error is gone"
 
 
@@ -124,6 +128,8 @@ class Rule:
     severity: ClassVar[Severity]
     # All of these groups must have at least one word in the file for the rule to fire (sound).
     tokens: ClassVar[tuple[tuple[str, ...], ...]]
+    # Where words say too little: what must be found, too, in the code without texts (sound).
+    pattern: ClassVar[re.Pattern[bytes] | None] = None
     # Any one of these measured on a fix confirms it.
     claims: ClassVar[tuple[Claim, ...]]
     default: ClassVar[bool] = True
