@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from oomlint.rule import Claim
-from oomlint.verify.claims import NOT_MEASURED
 from oomlint.verify.compare import compare
 from oomlint.verify.record import FINISHED, STOPPED, Run
 from oomlint.verify.runner import Limits, run_text
+from oomlint.verify.verdict import NOT_MEASURED
 
 pytest.importorskip("torch")
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from oomlint.rule import Claim
-from oomlint.verify.claims import CONFIRMED, NO_EFFECT, NOT_MEASURED, REFUTED
 from oomlint.verify.compare import compare, summarise
 from oomlint.verify.record import (
     FINISHED,
@@ -22,6 +21,7 @@ from oomlint.verify.record import (
     Step,
 )
 from oomlint.verify.series import growth, main_steps, size
+from oomlint.verify.verdict import CONFIRMED, NO_EFFECT, NOT_MEASURED, REFUTED
 
 MIB = 1024 * 1024
 PLAIN = Step(
@@ -190,6 +190,55 @@ CASES = {
         run(backwards=4, held=1),
         run(backwards=4, held=4, gradient_norm=3.0),
         CONFIRMED,
+        REFUTED,
+    ),
+    "an epoch's tail is lost": (
+        Claim.GRADIENT_WHOLE,
+        run(backwards=lambda i: 4 if i % 3 else 6, held=4),
+        run(backwards=4, held=4),
+        CONFIRMED,
+        REFUTED,
+    ),
+    "a schedule that starts at once": (
+        Claim.SCHEDULE_FROM_START,
+        run(advances=1),
+        run(advances=lambda i: int(i > 0)),
+        CONFIRMED,
+        REFUTED,
+    ),
+    "a schedule that never advances": (
+        Claim.SCHEDULE_FROM_START,
+        run(advances=1),
+        run(),
+        NOT_MEASURED,
+        NOT_MEASURED,
+    ),
+    "a schedule on every micro-batch": (
+        Claim.SCHEDULE_PER_STEP,
+        run(backwards=4, held=4, advances=lambda i: 4 if i else 3),
+        run(backwards=4, held=4, advances=lambda i: int(i > 0)),
+        CONFIRMED,
+        REFUTED,
+    ),
+    "a schedule twice as fast for another reason": (
+        Claim.SCHEDULE_PER_STEP,
+        run(backwards=4, held=4, advances=2),
+        run(backwards=4, held=4, advances=1),
+        REFUTED,
+        REFUTED,
+    ),
+    "the first window fills up": (
+        Claim.WINDOWS_EQUAL,
+        run(backwards=lambda i: 4 if i else 1, held=lambda i: 4 if i else 1),
+        run(backwards=4, held=4),
+        CONFIRMED,
+        REFUTED,
+    ),
+    "the first window gets the size of another": (
+        Claim.WINDOWS_EQUAL,
+        run(held=lambda i: 4 if i else 1),
+        run(held=2),
+        NO_EFFECT,
         REFUTED,
     ),
     "gradients pile up": (

@@ -7,9 +7,9 @@ from verify_pairs import PAIRS, Pair
 
 from oomlint.registry import all_rules
 from oomlint.verify import compare_texts
-from oomlint.verify.claims import CONFIRMED, NO_EFFECT
 from oomlint.verify.compare import compare
 from oomlint.verify.runner import Limits
+from oomlint.verify.verdict import CONFIRMED, NO_EFFECT
 
 pytest.importorskip("torch")
 

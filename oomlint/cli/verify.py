@@ -90,8 +90,8 @@ def verify(ctx: click.Context, /, file: Path, arguments: tuple[str, ...], **give
     steps each. Options of oomlint come before FILE. Exits with 1 unless every fix is confirmed.
     """
     from oomlint.verify import verify_file
-    from oomlint.verify.claims import CONFIRMED
     from oomlint.verify.runner import Limits
+    from oomlint.verify.verdict import CONFIRMED
 
     settings = settings_of(ctx, file, given)
     output, as_json = given["output_file"], given["as_json"]

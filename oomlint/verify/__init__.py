@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from oomlint.rule import Claim, Finding, Fix
     from oomlint.settings import Settings
     from oomlint.source import Source
-    from oomlint.verify.claims import Verdict
     from oomlint.verify.instrument import Region
     from oomlint.verify.record import Run
     from oomlint.verify.runner import Limits
+    from oomlint.verify.verdict import Verdict
 
 __all__ = ["Comparison", "Measured", "Report", "compare_texts", "verify_file"]
 
@@ -188,9 +188,9 @@ def measure(bench: Bench, text: str, finding: Finding, findings: tuple[Finding, 
     They do where the script raises without them, and where another finding keeps the same graph.
     """
     from oomlint.fixer import apply_edits
-    from oomlint.verify.claims import CONFIRMED, NO_EFFECT, NOT_MEASURED, Verdict
     from oomlint.verify.instrument import region_at
     from oomlint.verify.record import RAISED
+    from oomlint.verify.verdict import CONFIRMED, NO_EFFECT, NOT_MEASURED, Verdict
 
     if finding.fix is None:
         return Measured((finding,), Verdict(NOT_MEASURED, "there is no fix to measure"))
@@ -214,8 +214,8 @@ def measure(bench: Bench, text: str, finding: Finding, findings: tuple[Finding, 
 
 def measure_together(bench: Bench, text: str, findings: tuple[Finding, ...]) -> Measured:
     from oomlint.fixer import apply_edits
-    from oomlint.verify.claims import NOT_MEASURED, Verdict
     from oomlint.verify.instrument import region_at
+    from oomlint.verify.verdict import NOT_MEASURED, Verdict
 
     fixes = fixes_of(findings)
     if not fixes:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 
 from oomlint.rule import Claim
 from oomlint.verify.record import Run, Step
+from oomlint.verify.schedule import schedule_from_start, schedule_per_step, windows_equal
 from oomlint.verify.series import (
     BOUND_SHARE,
     GROWTH_BYTES,
@@ -26,31 +27,19 @@ from oomlint.verify.series import (
     taken,
     warm,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """`kind` is confirmed, no effect, refuted or not measured; `reason` one sentence.
-
-    `optimizer` is the ordinal of the one whose steps decided, None where all steps did.
-    """
-
-    kind: str
-    reason: str
-    claim: Claim | None = None
-    optimizer: int | None = None
-
-
-CONFIRMED, NO_EFFECT, REFUTED, NOT_MEASURED = (
-    "confirmed",
-    "no effect",
-    "refuted",
-    "not measured",
-)
-
+from oomlint.verify.verdict import CONFIRMED, NO_EFFECT, NOT_MEASURED, REFUTED, Verdict
 
 # Claims about memory hold for the iterations of a loop too; the others need an optimizer's steps.
-ANY_LOOP = frozenset({Claim.PEAK_FALLS, Claim.GROWTH_STOPS, Claim.NODES_STOP, Claim.ERROR_GONE})
+ANY_LOOP = frozenset(
+    {
+        Claim.PEAK_FALLS,
+        Claim.GROWTH_STOPS,
+        Claim.NODES_STOP,
+        Claim.ERROR_GONE,
+        Claim.BYTES_FALL,
+        Claim.DEVICE_ALLOCATIONS_FALL,
+    }
+)
 
 
 def strongest(verdicts: list[Verdict]) -> Verdict | None:
@@ -193,11 +182,11 @@ def gradient_whole(before: tuple[Step, ...], after: tuple[Step, ...]) -> Verdict
         return Verdict(NOT_MEASURED, "every step was skipped by the gradient scaler", claim)
     lost_before, lost_after = lost(one), lost(other)
     if lost_before and not lost_after:
-        held, made = one[0].held, one[0].backwards
+        held, made = first_lossy(one)
         reason = f"a step sees {held} of {made} backward passes before and all of them after"
         return Verdict(CONFIRMED, reason, claim)
     if lost_after and not lost_before:
-        held, made = other[0].held, other[0].backwards
+        held, made = first_lossy(other)
         return Verdict(REFUTED, f"a step sees only {held} of {made} backward passes after", claim)
     same = "some are lost" if lost_after else "every step sees all its backward passes"
     return Verdict(NO_EFFECT, f"{same} before and after", claim)
@@ -205,6 +194,10 @@ def gradient_whole(before: tuple[Step, ...], after: tuple[Step, ...]) -> Verdict
 
 def lost(steps: tuple[Step, ...]) -> bool:
     return any(step.held < step.backwards for step in steps)
+
+
+def first_lossy(steps: tuple[Step, ...]) -> tuple[int, int]:
+    return next((s.held, s.backwards) for s in steps if s.held < s.backwards)
 
 
 def gradient_stops_growing(before: tuple[Step, ...], after: tuple[Step, ...]) -> Verdict:
@@ -325,6 +318,24 @@ def off(factor: float) -> bool:
     return not 1 / WRONG_FACTOR < factor < WRONG_FACTOR
 
 
+def trains_in_training_mode(before: tuple[Step, ...], after: tuple[Step, ...]) -> Verdict:
+    """What is in evaluation mode at the first step was put there on purpose."""
+    claim = Claim.TRAINS_IN_TRAINING_MODE
+    one, other = (max(step.evaluating for step in steps) for steps in (before, after))
+    if one == other:
+        state = f"up to {one} modules are in evaluation mode at a step before and after"
+        return Verdict(NO_EFFECT, state if one else "every step is in training mode", claim)
+    if other > one:
+        reason = f"{other} modules are in evaluation mode at a step after the fix, {one} before"
+        return Verdict(REFUTED, reason, claim)
+    if other > before[0].evaluating:
+        reason = f"{other} modules are in evaluation mode at a step after the fix too"
+        return Verdict(NO_EFFECT, reason, claim)
+    wrong = sum(step.evaluating > before[0].evaluating for step in before)
+    reason = f"{wrong} of {len(before)} steps run up to {one} modules in evaluation mode before"
+    return Verdict(CONFIRMED, f"{reason}, and none of {len(after)} after", claim)
+
+
 JUDGES: dict[Claim, Callable[[Run, Run], Verdict]] = {
     Claim.PEAK_FALLS: peak_falls,
     Claim.GROWTH_STOPS: growth_stops,
@@ -336,4 +347,8 @@ JUDGES: dict[Claim, Callable[[Run, Run], Verdict]] = {
     Claim.NORM_BOUNDED: per_optimizer(norm_bounded),
     Claim.PARAMETERS_MOVE: per_optimizer(parameters_move),
     Claim.UPDATE_RESTORED: per_optimizer(update_restored),
+    Claim.SCHEDULE_FROM_START: per_optimizer(schedule_from_start),
+    Claim.SCHEDULE_PER_STEP: per_optimizer(schedule_per_step),
+    Claim.WINDOWS_EQUAL: per_optimizer(windows_equal),
+    Claim.TRAINS_IN_TRAINING_MODE: per_optimizer(trains_in_training_mode),
 }

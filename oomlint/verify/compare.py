@@ -6,15 +6,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from oomlint.rule import Claim
-from oomlint.verify.claims import (
-    CONFIRMED,
-    JUDGES,
-    NO_EFFECT,
-    NOT_MEASURED,
-    REFUTED,
-    Verdict,
-    strongest,
-)
+from oomlint.verify import memory_claims
+from oomlint.verify.claims import JUDGES, strongest
 from oomlint.verify.record import FINISHED, RAISED, STOPPED, Ending, Run
 from oomlint.verify.series import (
     GROWTH_BYTES,
@@ -25,6 +18,7 @@ from oomlint.verify.series import (
     taken,
     warm,
 )
+from oomlint.verify.verdict import CONFIRMED, NO_EFFECT, NOT_MEASURED, REFUTED, Verdict
 
 # Errors that say something about the surroundings of a script, not about its training step.
 SURROUNDINGS = ("ModuleNotFoundError", "ImportError", "FileNotFoundError", "EOFError")
@@ -55,7 +49,8 @@ def compare(before: Run, after: Run, claims: tuple[Claim, ...]) -> Verdict:
     trouble = unmeasured(before, after)
     if trouble is not None:
         return Verdict(NOT_MEASURED, trouble)
-    verdicts = [JUDGES[claim](before, after) for claim in claims if claim in JUDGES]
+    judges = {**JUDGES, **memory_claims.JUDGES}
+    verdicts = [judges[claim](before, after) for claim in claims if claim in judges]
     if Claim.ERROR_GONE in claims:
         verdicts.append(error_gone(before, after))
     return strongest(verdicts) or Verdict(NOT_MEASURED, "the rule claims nothing measurable")

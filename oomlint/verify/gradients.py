@@ -17,6 +17,7 @@ class Follower:
         self.ordinal = -1
         self.attempts = 0
         self.backwards = 0
+        self.advances = 0  # of its learning-rate schedule
         self.held = 0
         self.scale_left = 1.0
         self.reached = False  # the region gives it gradients or lets it step

@@ -54,6 +54,8 @@ class Step:
     norm_type: float | None = None
     bounded_norm: float | None = None  # of the clipped parameters at the step, in norm_type
     raw_norm: float | None = None  # before clipping, in true units
+    device_allocations: int = 0  # requests that the cache could not serve
+    advances: int = 0  # of the learning-rate schedule since the optimizer's last attempt
 
 
 @dataclass(frozen=True, slots=True)

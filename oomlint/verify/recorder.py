@@ -42,6 +42,7 @@ class Recorder:
         self.scaling: Any = None  # the optimizer whose scaler.step is running
         self.scaled = False  # a scaled loss was seen in the running backward pass
         self.scale = 1.0
+        self.advancing = False  # a scheduler's step is running, or its constructor's first one
         self.losses: list[float] = []
         self.true_loss: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
         # With a region, steps count from its first entry on.
@@ -53,6 +54,7 @@ class Recorder:
         self.iterations = 0
         self.fresh = True
         self.moment = time.perf_counter()
+        self.allocations = 0  # of the device, up to the start of the step
 
     # -- installation
 
@@ -64,6 +66,10 @@ class Recorder:
         self.wrap(torch.amp.GradScaler, "unscale_", self.around_unscale)
         self.wrap(torch.amp.GradScaler, "step", self.around_scaler_step)
         self.wrap(torch.autograd, "backward", self.around_backward)
+        self.wrap(torch.optim.lr_scheduler.LRScheduler, "_initial_step", self.around_first_advance)
+        for scheduler in vars(torch.optim.lr_scheduler).values():
+            if is_scheduler(scheduler) and "step" in vars(scheduler):
+                self.wrap(scheduler, "step", self.around_advance)
         for module in (torch.nn.utils, torch.nn.utils.clip_grad):
             self.wrap(module, "clip_grad_norm_", self.around_clip_norm)
             self.wrap(module, "clip_grad_value_", self.around_clip_value)
@@ -176,6 +182,7 @@ class Recorder:
             "norm_type": clip.norm_type if clip else None,
             "bounded_norm": clip.norm() / divisor if clip else None,
             "raw_norm": follower.raw_norm,
+            "advances": follower.advances,
         }
 
     def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -214,7 +221,7 @@ class Recorder:
             self.training = follower.reached = True
         if self.counts(follower):
             self.record(OPTIMIZER, {**seen, "optimizer": follower.ordinal, "loss": loss})
-        follower.backwards = 0
+        follower.backwards = follower.advances = 0
         follower.raw_norm = None
         if self.counts(follower) and follower.attempts >= self.wanted:
             self.stop()
@@ -223,6 +230,27 @@ class Recorder:
         """Whether this optimizer is one of those that the region trains."""
         known = any(other.reached for other in self.followers.values())
         return self.training and (follower.reached or not known)
+
+    # -- schedules
+
+    def around_advance(self, original: Any, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+        """Schedulers that hold others step these too: only the outermost advances the schedule."""
+        outermost = not self.advancing
+        self.advancing = True
+        try:
+            result = original(scheduler, *args, **kwargs)
+        finally:
+            self.advancing = not outermost
+        if outermost:
+            self.follower(scheduler.optimizer).advances += 1
+        return result
+
+    def around_first_advance(self, original: Any, scheduler: Any) -> None:
+        outer, self.advancing = self.advancing, True
+        try:
+            original(scheduler)
+        finally:
+            self.advancing = outer
 
     # -- backward passes, scaling, clipping
 
@@ -315,6 +343,7 @@ class Recorder:
 
     def start(self) -> None:
         self.meter.reset_peak()
+        self.allocations = self.meter.memory().device_allocations
         self.moment = time.perf_counter()
 
     def record(self, unit: str, seen: dict[str, Any]) -> None:
@@ -331,9 +360,15 @@ class Recorder:
             live_tensors=memory.blocks,
             nodes=live_nodes(),
             host=self.meter.host(),
+            device_allocations=memory.device_allocations - self.allocations,
             seconds=seconds,
             optimizer=seen.pop("optimizer", 0),
             **seen,
         )
         self.emit(step)
         self.start()
+
+
+def is_scheduler(value: object) -> bool:
+    """Whether a member of torch's module is one of its schedulers."""
+    return isinstance(value, type) and issubclass(value, torch.optim.lr_scheduler.LRScheduler)

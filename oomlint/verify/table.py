@@ -7,13 +7,13 @@ from dataclasses import asdict
 from typing import Any
 
 from oomlint.verify import Measured, Report
-from oomlint.verify.claims import CONFIRMED, NO_EFFECT, NOT_MEASURED, REFUTED
 from oomlint.verify.compare import (
     Summary,
     summarise,
 )
 from oomlint.verify.record import ITERATION, Run, plain
 from oomlint.verify.series import size
+from oomlint.verify.verdict import CONFIRMED, NO_EFFECT, NOT_MEASURED, REFUTED
 
 FORMAT_VERSION = 1
 STYLES = {CONFIRMED: "green", NO_EFFECT: "yellow", REFUTED: "red", NOT_MEASURED: "magenta"}
