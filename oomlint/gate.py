@@ -32,15 +32,26 @@ class Gate:
             for rule in rules
         ]
         self.groups = list(groups)
+        self.texts = {rule: words(rule.texts) for rule in rules if rule.texts}
 
     def open_rules(self, data: bytes) -> tuple[type[Rule], ...]:
         coding = CODING.search(data[:400])
         if coding and not TRANSPARENT.fullmatch(coding[1].replace(b"_", b"-")):
             return tuple(rule for rule, _ in self.rules)
-        if not self.matching(data):
+        spoken = {rule for rule in self.matching(data) if self.says(rule, data)}
+        if not spoken:
             return ()
         # Half of what is left only talks about training, in docstrings and comments.
-        return self.matching(TEXTS.sub(b'""', data))
+        code = TEXTS.sub(b'""', data)
+        return tuple(
+            rule
+            for rule in self.matching(code)
+            if rule in spoken and (rule.token_pattern is None or rule.token_pattern.search(code))
+        )
+
+    def says(self, rule: type[Rule], data: bytes) -> bool:
+        texts = self.texts.get(rule)
+        return texts is None or any(text in data for text in texts)
 
     def matching(self, data: bytes) -> tuple[type[Rule], ...]:
         answers: list[bool | None] = [None] * len(self.groups)

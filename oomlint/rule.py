@@ -59,6 +59,8 @@ class Claim(Enum):
     SCHEDULE_PER_STEP = "the schedule advances once for each step"
     WINDOWS_EQUAL = "the first window has as many micro-batches as the others"
     ERROR_GONE = "the error is gone"
+    BYTES_FALL = "fewer device bytes stay allocated"
+    DEVICE_ALLOCATIONS_FALL = "the allocator asks the device for memory less often"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +130,10 @@ class Rule:
     severity: ClassVar[Severity]
     # All of these groups must have at least one word in the file for the rule to fire (sound).
     tokens: ClassVar[tuple[tuple[str, ...], ...]]
+    # Where there are any, at least one must be in the file; strings and comments count.
+    texts: ClassVar[tuple[str, ...]] = ()
     # Where words say too little: what must be found, too, in the code without texts (sound).
-    pattern: ClassVar[re.Pattern[bytes] | None] = None
+    token_pattern: ClassVar[re.Pattern[bytes] | None] = None
     # Any one of these measured on a fix confirms it.
     claims: ClassVar[tuple[Claim, ...]]
     default: ClassVar[bool] = True

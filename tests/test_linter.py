@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -102,6 +103,21 @@ def any_rule() -> Iterator[type[Rule]]:
     ],
 )
 def test_gate(any_rule: type[Rule], data: bytes, is_open: bool) -> None:
+    assert Gate((any_rule,)).open_rules(data) == ((any_rule,) if is_open else ())
+
+
+@pytest.mark.parametrize(
+    ("data", "is_open"),
+    [
+        (b"alpha(gamma)", True),
+        (b"alpha gamma", False),
+        (b"alpha gamma  # alpha(gamma)", False),
+        (b"alpha(beta, gamma)", False),
+        (b"# coding: utf-16\nalpha", True),
+    ],
+)
+def test_a_pattern_narrows_the_gate(any_rule: type[Rule], data: bytes, is_open: bool) -> None:
+    any_rule.token_pattern = re.compile(rb"alpha\(gamma")
     assert Gate((any_rule,)).open_rules(data) == ((any_rule,) if is_open else ())
 
 
