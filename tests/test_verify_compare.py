@@ -73,6 +73,48 @@ FOREIGN = ended(RAISED, "needs the package timm", "ModuleNotFoundError")
 # claim, before, after; the verdict there and with the two swapped
 CASES = {
     "peak halves": (Claim.PEAK_FALLS, TWICE, run(), CONFIRMED, REFUTED),
+    "fewer bytes stay": (
+        Claim.BYTES_FALL,
+        run(requested=24 * MIB, allocated=24 * MIB),
+        run(),
+        CONFIRMED,
+        REFUTED,
+    ),
+    "fewer bytes stay, by 1 %": (
+        Claim.BYTES_FALL,
+        run(requested=int(8.08 * MIB)),
+        run(),
+        NO_EFFECT,
+        NO_EFFECT,
+    ),
+    "fewer bytes stay in the last step alone": (
+        Claim.BYTES_FALL,
+        run(requested=lambda i: 24 * MIB if i == 5 else 8 * MIB),
+        run(),
+        NO_EFFECT,
+        NO_EFFECT,
+    ),
+    "bytes stay on the host": (
+        Claim.BYTES_FALL,
+        run(requested=0, allocated=0, allocated_peak=0),
+        run(requested=0, allocated=0, allocated_peak=0),
+        NOT_MEASURED,
+        NOT_MEASURED,
+    ),
+    "the cache serves every step": (
+        Claim.DEVICE_ALLOCATIONS_FALL,
+        run(device_allocations=3),
+        run(device_allocations=lambda i: 9 if i < 2 else 0),
+        CONFIRMED,
+        REFUTED,
+    ),
+    "the cache is filled by the first steps": (
+        Claim.DEVICE_ALLOCATIONS_FALL,
+        run(device_allocations=lambda i: 9 if i < 2 else 0),
+        run(device_allocations=lambda i: 4 if i < 2 else 0),
+        NO_EFFECT,
+        NO_EFFECT,
+    ),
     "peak falls by 1 %": (
         Claim.PEAK_FALLS,
         run(requested_peak=int(16.16 * MIB)),

@@ -9,6 +9,7 @@ from itertools import pairwise
 from statistics import median
 
 from oomlint.rule import Claim
+from oomlint.verify.memory_claims import bytes_fall, device_allocations_fall
 from oomlint.verify.record import Run, Step
 from oomlint.verify.schedule import schedule_from_start, schedule_per_step, windows_equal
 from oomlint.verify.series import (
@@ -16,6 +17,7 @@ from oomlint.verify.series import (
     GROWTH_BYTES,
     GROWTH_NODES,
     NORM_SHARE,
+    OFF_DEVICE,
     PEAK_BYTES,
     PEAK_SHARE,
     WRONG_FACTOR,
@@ -23,6 +25,7 @@ from oomlint.verify.series import (
     differs,
     growth,
     main_steps,
+    off_device,
     size,
     taken,
     warm,
@@ -82,13 +85,6 @@ def peak_falls(before: Run, after: Run) -> Verdict:
         reason = f"the peak of device bytes falls by {change / one:.0%}, {movement}"
         return Verdict(CONFIRMED, reason, claim)
     return Verdict(REFUTED, f"the peak of device bytes rises {movement}", claim)
-
-
-OFF_DEVICE = "the script puts nothing on the device"
-
-
-def off_device(before: Run, after: Run) -> bool:
-    return not any(step.allocated_peak for step in (*before.steps, *after.steps))
 
 
 def growth_stops(before: Run, after: Run) -> Verdict:
@@ -347,6 +343,8 @@ JUDGES: dict[Claim, Callable[[Run, Run], Verdict]] = {
     Claim.NORM_BOUNDED: per_optimizer(norm_bounded),
     Claim.PARAMETERS_MOVE: per_optimizer(parameters_move),
     Claim.UPDATE_RESTORED: per_optimizer(update_restored),
+    Claim.BYTES_FALL: bytes_fall,
+    Claim.DEVICE_ALLOCATIONS_FALL: device_allocations_fall,
     Claim.SCHEDULE_FROM_START: per_optimizer(schedule_from_start),
     Claim.SCHEDULE_PER_STEP: per_optimizer(schedule_per_step),
     Claim.WINDOWS_EQUAL: per_optimizer(windows_equal),

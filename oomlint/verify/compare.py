@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from statistics import median
 
 from oomlint.rule import Claim
-from oomlint.verify import memory_claims
 from oomlint.verify.claims import JUDGES, strongest
 from oomlint.verify.record import FINISHED, RAISED, STOPPED, Ending, Run
 from oomlint.verify.series import (
@@ -49,8 +48,7 @@ def compare(before: Run, after: Run, claims: tuple[Claim, ...]) -> Verdict:
     trouble = unmeasured(before, after)
     if trouble is not None:
         return Verdict(NOT_MEASURED, trouble)
-    judges = {**JUDGES, **memory_claims.JUDGES}
-    verdicts = [judges[claim](before, after) for claim in claims if claim in judges]
+    verdicts = [JUDGES[claim](before, after) for claim in claims if claim in JUDGES]
     if Claim.ERROR_GONE in claims:
         verdicts.append(error_gone(before, after))
     return strongest(verdicts) or Verdict(NOT_MEASURED, "the rule claims nothing measurable")

@@ -27,6 +27,7 @@ class Memory:
     allocated_peak: int
     reserved: int
     blocks: int
+    device_allocations: int  # requests to the device itself since the process began
 
 
 class Meter(Protocol):
@@ -52,6 +53,7 @@ class EmulatedMeter:
             state.allocated.peak,
             state.reserved.current,
             state.blocks.current,
+            state.device_allocations,
         )
 
     def reset_peak(self) -> None:
@@ -76,6 +78,7 @@ class CudaMeter:
             stats.get("allocated_bytes.all.peak", 0),
             stats.get("reserved_bytes.all.current", 0),
             stats.get("allocation.all.current", 0),
+            stats.get("num_device_alloc", 0),
         )
 
     def reset_peak(self) -> None:

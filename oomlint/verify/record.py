@@ -55,6 +55,7 @@ class Step:
     bounded_norm: float | None = None  # of the clipped parameters at the step, in norm_type
     raw_norm: float | None = None  # before clipping, in true units
     device_allocations: int = 0  # requests that the cache could not serve
+    evaluating: int = 0  # modules around the optimizer's parameters that are in evaluation mode
     advances: int = 0  # of the learning-rate schedule since the optimizer's last attempt
 
 

@@ -19,6 +19,7 @@ from torch.optim.optimizer import (
 
 from oomlint.verify.gradients import Clipping, Follower, copied, gradient_norm, update_norm
 from oomlint.verify.meters import Meter, live_nodes
+from oomlint.verify.modes import evaluating, models_of
 from oomlint.verify.record import ITERATION, OPTIMIZER, Step
 
 
@@ -173,6 +174,8 @@ class Recorder:
             divisor = float(pending)
             left /= divisor
         clip = follower.clipping
+        if follower.models is None:
+            follower.models = models_of(follower.parameters())
         return {
             "gradient_norm": gradient_norm(follower.parameters()) / divisor,
             "backwards": follower.backwards,
@@ -182,6 +185,7 @@ class Recorder:
             "norm_type": clip.norm_type if clip else None,
             "bounded_norm": clip.norm() / divisor if clip else None,
             "raw_norm": follower.raw_norm,
+            "evaluating": evaluating(follower.models),
             "advances": follower.advances,
         }
 

@@ -27,6 +27,13 @@ BOUND_SHARE = 0.01
 WRONG_FACTOR = 2.0
 
 
+OFF_DEVICE = "the script puts nothing on the device"
+
+
+def off_device(before: Run, after: Run) -> bool:
+    return not any(step.allocated_peak for step in (*before.steps, *after.steps))
+
+
 def warm(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     """The steps after the warm-up; all of them where fewer than two would remain."""
     return steps[WARM_UP:] if len(steps) >= WARM_UP + 2 else steps
