@@ -101,7 +101,7 @@ def run_rules(
     """Builds the model once and puts each rule's question to it."""
     doing = "the analysis"
     try:
-        model = analyse(source, settings.root)
+        model = analyse(source, settings.root, settings.torch_version)
         findings: list[Finding] = []
         for rule in rules:
             doing = rule.code

@@ -25,6 +25,8 @@ class Model:
     module: Module
     project: Project
     worlds: tuple[World, ...]
+    # The oldest torch that the code must run on, where the settings say it.
+    torch_version: tuple[int, int] | None = None
 
     @property
     def dependencies(self) -> tuple[Path, ...]:
@@ -37,7 +39,9 @@ class Model:
         return self.project.asked_callers
 
 
-def analyse(source: Source, root: Path | None = None) -> Model:
+def analyse(
+    source: Source, root: Path | None = None, torch_version: tuple[int, int] | None = None
+) -> Model:
     """Builds the model of one file; `root` is its project's folder. Raises SyntaxProblem."""
     from oomlint.analysis import exploration, modules, parsing
     from oomlint.analysis.project import Project
@@ -45,4 +49,6 @@ def analyse(source: Source, root: Path | None = None) -> Model:
     tree = parsing.parse(source.text)
     module = modules.build(source, tree, *modules.module_name(source.path))
     project = Project(root or source.path.parent, module)
-    return Model(source, module, project, tuple(exploration.worlds_of(project, module)))
+    return Model(
+        source, module, project, tuple(exploration.worlds_of(project, module)), torch_version
+    )
