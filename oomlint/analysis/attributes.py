@@ -167,7 +167,7 @@ def element(world: World, receiver: Value, index: Value) -> Value:
             certain = bool(knowledge.LOSS_NAME.search(name)) or receiver.loss
         if receiver.key.endswith(".indexed()") and name == 1:
             return Tensor(key, graph=False)
-        found = Tensor(key, parents=(receiver,), opaque=not certain)
+        found = Tensor(key, parents=(receiver,), opaque=not certain, entry=True)
         found.loss = receiver.loss or (isinstance(name, str) and certain)
         return found
     if isinstance(receiver, Number | Constant):

@@ -7,7 +7,7 @@ import ast
 from oomlint.analysis import knowledge
 from oomlint.analysis.attributes import attribute, element, instance_attribute
 from oomlint.analysis.dispatch import Signal, evaluate
-from oomlint.analysis.keeping import crosses, graph_leaves, keep_in_total
+from oomlint.analysis.keeping import crosses, graph_leaves, joins, keep_in_total
 from oomlint.analysis.knowledge import Evidence, Role
 from oomlint.analysis.modules import written
 from oomlint.analysis.operations import binary
@@ -95,7 +95,10 @@ def assign(world: World, target: ast.expr, value: Value, node: ast.stmt, source:
 
 def is_total(old: Value, value: Value, target: ast.expr, source: ast.expr) -> bool:
     """Whether a new value is the old one with something added, mixed in or put beside it."""
-    if not isinstance(source, ast.BinOp | ast.IfExp) or not isinstance(value, Tensor | Either):
+    joined = isinstance(source, ast.Call) and joins(source)
+    if not joined and not isinstance(source, ast.BinOp | ast.IfExp):
+        return False
+    if not isinstance(value, Tensor | Either):
         return False
     text = written(target)
     mentioned = any(

@@ -27,7 +27,18 @@ def leaves(expression: ast.expr) -> list[ast.expr]:
         return [leaf for part in expression.values for leaf in leaves(part)]
     if isinstance(expression, ast.IfExp):
         return [*leaves(expression.body), *leaves(expression.orelse)]
+    if isinstance(expression, ast.Call) and joins(expression):
+        return leaves(expression.args[0])
     return [] if isinstance(expression, ast.Constant) else [expression]
+
+
+def joins(call: ast.Call) -> bool:
+    """`torch.cat((total, output))`: what was there before with something put behind it."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    return name in JOINING and bool(call.args) and isinstance(call.args[0], ast.List | ast.Tuple)
+
+
+JOINING = frozenset({"cat", "concat", "concatenate", "hstack", "vstack", "stack"})
 
 
 def graph_leaves(world: World, expression: ast.expr) -> list[tuple[ast.expr, Value | None]]:

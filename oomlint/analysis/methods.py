@@ -383,7 +383,8 @@ def tensor_method(
         return Number(key) if name != "detach" else Tensor(key, graph=False)
     if name in knowledge.INDEXED and inputs:
         key += ".indexed()"
-    found = Tensor(key, parents=(receiver, *(v for v in inputs if may_have_graph(v))))
+    given = (v for v in inputs if may_have_graph(v))
+    found = Tensor(key, parents=(receiver, *given), made_by=name)
     if name in ("mean", "sum"):
         found.reduction = name
     shares = name in ("mul", "mul_") and any("/" in value.key for value in inputs)

@@ -47,6 +47,7 @@ def binary(
         graph=None if world.grad is not False else False,
         divided=divided,
         reduction="sum" if counted else "",
+        made_by=sign,
     )
 
 
@@ -84,7 +85,7 @@ def evaluate_unary(world: World, node: ast.UnaryOp) -> Value:
             return Constant(f"-{value.key}", value=-value.value)
     if is_plain(value):
         return Number(f"-{value.key}")
-    return Tensor(f"-{value.key}", parents=(value,))
+    return Tensor(f"-{value.key}", parents=(value,), made_by="neg")
 
 
 def evaluate_compare(world: World, node: ast.Compare) -> Value:

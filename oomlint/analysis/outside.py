@@ -166,7 +166,7 @@ def call_torch(world: World, qualified: str, last: str, key: str, inputs: list[V
         return Number(key)
     if last in knowledge.INDEXED and len(inputs) > 1:
         key += ".indexed()"
-    found = Tensor(key, parents=tuple(inputs))
+    found = Tensor(key, parents=tuple(inputs), made_by=last)
     if last in ("mean", "sum"):
         found.reduction = last
     if last in ("div", "true_divide"):
@@ -200,7 +200,7 @@ def call_builtin(
         return Number(key)
     if name == "sum" and first is not None:
         return (
-            Tensor(key, parents=(first,))
+            Tensor(key, parents=(first,), made_by=name)
             if may_have_graph(first) or isinstance(first, Sequence)
             else Number(key)
         )

@@ -69,6 +69,10 @@ class Tensor(Value):
     loss: bool = False
     reduction: str = ""
     divided: bool = False
+    # What made it: an operator's sign, a function's or a method's last name; empty for a model.
+    made_by: str = ""
+    # An entry of what a call returned: it may be anything, but nobody has changed it.
+    entry: bool = False
     # Key of the gradient scaler that scaled it.
     scaled: str = ""
     scaler: Value | None = None
