@@ -55,6 +55,8 @@ class Claim(Enum):
     PARAMETERS_MOVE = "the parameters move"
     UPDATE_RESTORED = "the parameter update gets its true size"
     TRAINS_IN_TRAINING_MODE = "no training step runs a module in evaluation mode"
+    GRADIENT_RISES = "the gradient norm of the first step rises"
+    KEPT_WEIGHTS_STAY = "no tensor that is kept shares memory with the parameters that a step moves"
     SCHEDULE_FROM_START = "the first step uses the first learning rate of the schedule"
     SCHEDULE_PER_STEP = "the schedule advances once for each step"
     WINDOWS_EQUAL = "the first window has as many micro-batches as the others"

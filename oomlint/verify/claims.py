@@ -9,6 +9,7 @@ from itertools import pairwise
 from statistics import median
 
 from oomlint.rule import Claim
+from oomlint.verify.behaviour import gradient_rises, kept_weights_stay, trains_in_training_mode
 from oomlint.verify.memory_claims import bytes_fall, device_allocations_fall
 from oomlint.verify.record import Run, Step
 from oomlint.verify.schedule import schedule_from_start, schedule_per_step, windows_equal
@@ -314,24 +315,6 @@ def off(factor: float) -> bool:
     return not 1 / WRONG_FACTOR < factor < WRONG_FACTOR
 
 
-def trains_in_training_mode(before: tuple[Step, ...], after: tuple[Step, ...]) -> Verdict:
-    """What is in evaluation mode at the first step was put there on purpose."""
-    claim = Claim.TRAINS_IN_TRAINING_MODE
-    one, other = (max(step.evaluating for step in steps) for steps in (before, after))
-    if one == other:
-        state = f"up to {one} modules are in evaluation mode at a step before and after"
-        return Verdict(NO_EFFECT, state if one else "every step is in training mode", claim)
-    if other > one:
-        reason = f"{other} modules are in evaluation mode at a step after the fix, {one} before"
-        return Verdict(REFUTED, reason, claim)
-    if other > before[0].evaluating:
-        reason = f"{other} modules are in evaluation mode at a step after the fix too"
-        return Verdict(NO_EFFECT, reason, claim)
-    wrong = sum(step.evaluating > before[0].evaluating for step in before)
-    reason = f"{wrong} of {len(before)} steps run up to {one} modules in evaluation mode before"
-    return Verdict(CONFIRMED, f"{reason}, and none of {len(after)} after", claim)
-
-
 JUDGES: dict[Claim, Callable[[Run, Run], Verdict]] = {
     Claim.PEAK_FALLS: peak_falls,
     Claim.GROWTH_STOPS: growth_stops,
@@ -349,4 +332,6 @@ JUDGES: dict[Claim, Callable[[Run, Run], Verdict]] = {
     Claim.SCHEDULE_PER_STEP: per_optimizer(schedule_per_step),
     Claim.WINDOWS_EQUAL: per_optimizer(windows_equal),
     Claim.TRAINS_IN_TRAINING_MODE: per_optimizer(trains_in_training_mode),
+    Claim.GRADIENT_RISES: per_optimizer(gradient_rises),
+    Claim.KEPT_WEIGHTS_STAY: per_optimizer(kept_weights_stay),
 }

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from oomlint.verify.modes import References
+
 
 class Follower:
     """What is known of one optimizer's gradients between its attempts to step."""
@@ -25,6 +27,7 @@ class Follower:
         self.pending: dict[str, Any] = {}
         self.clipping: Clipping | None = None
         self.raw_norm: float | None = None  # before the last clipping, in true units
+        self.models: References | None = None  # that hold its parameters, found at its first step
 
     def parameters(self) -> list[torch.Tensor]:
         optimizer = self.optimizer()

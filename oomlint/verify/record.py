@@ -56,6 +56,7 @@ class Step:
     raw_norm: float | None = None  # before clipping, in true units
     device_allocations: int = 0  # requests that the cache could not serve
     evaluating: int = 0  # modules around the optimizer's parameters that are in evaluation mode
+    aliases: int = 0  # other live tensors in the memory of the optimizer's parameters
     advances: int = 0  # of the learning-rate schedule since the optimizer's last attempt
 
 

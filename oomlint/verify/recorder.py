@@ -19,7 +19,7 @@ from torch.optim.optimizer import (
 
 from oomlint.verify.gradients import Clipping, Follower, copied, gradient_norm, update_norm
 from oomlint.verify.meters import Meter, live_nodes
-from oomlint.verify.modes import evaluating, models_of
+from oomlint.verify.modes import aliases, evaluating, models_of
 from oomlint.verify.record import ITERATION, OPTIMIZER, Step
 
 
@@ -186,6 +186,7 @@ class Recorder:
             "bounded_norm": clip.norm() / divisor if clip else None,
             "raw_norm": follower.raw_norm,
             "evaluating": evaluating(follower.models),
+            "aliases": aliases(follower.parameters()),
             "advances": follower.advances,
         }
 
