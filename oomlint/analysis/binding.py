@@ -7,7 +7,7 @@ import ast
 from oomlint.analysis import knowledge
 from oomlint.analysis.attributes import attribute, element, instance_attribute
 from oomlint.analysis.dispatch import Signal, evaluate
-from oomlint.analysis.keeping import crosses, graph_leaves, joins, keep_in_total
+from oomlint.analysis.keeping import JOINING, crosses, graph_leaves, joins, keep_in_total
 from oomlint.analysis.knowledge import Evidence, Role
 from oomlint.analysis.modules import written
 from oomlint.analysis.operations import binary
@@ -110,7 +110,8 @@ def is_total(old: Value, value: Value, target: ast.expr, source: ast.expr) -> bo
 
 def added(value: Value, old: Value) -> Value:
     """The part of a total that is not the old total."""
-    if isinstance(value, Tensor) and len(value.parents) == 2:
+    operation = isinstance(value, Tensor) and value.made_by not in JOINING
+    if operation and len(value.parents) == 2:
         for one, other in (value.parents, value.parents[::-1]):
             if one is old:
                 return other
