@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from oomlint.analysis import Model
+from oomlint.analysis import Model, grad_mode
 from oomlint.analysis import graphless as evaluation
 from oomlint.analysis.answers import finding, short
 from oomlint.rule import Claim, Finding, Rule, Severity
@@ -75,6 +75,8 @@ class EvalWithoutNoGrad(Rule):
 
     def check(self, model: Model) -> Iterator[Finding]:
         for region in evaluation.regions(model):
+            if grad_mode.meant_off(model.module, region.node):
+                continue  # OOM112 says why they are not off
             call = short(model.module, region.node)
             message = f"`{call}` builds an autograd graph that nothing uses: grad mode is on here"
             if region.kept:

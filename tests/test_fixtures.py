@@ -464,5 +464,6 @@ def test_fix_safety_is_documented_where_there_are_fixes(
     text = rule.explanation()
     assert bool(fixes) == ("## Fix safety" in text)
     if fixes:
-        word = text.split("## Fix safety", 1)[1].split()[0].strip(".:,").lower()
-        assert {fix.safety.value for fix in fixes} == {word}
+        section = " ".join(text.split("## Fix safety", 1)[1].split("\n## ", 1)[0].split())
+        words = re.findall(r"(?:^|[.;] )(safe|unsafe)\b", section, re.IGNORECASE)
+        assert {fix.safety.value for fix in fixes} == {word.lower() for word in words}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from oomlint.analysis.modules import Function, Module
 from oomlint.rule import Edit
@@ -141,14 +141,58 @@ def wrap_in(module: Module, statements: Sequence[ast.stmt], header: str) -> tupl
     step = unit(module, first)
     start = module.source.line_starts[first_row(first) - 1]
     edits = [Edit(start, start, f"{indent}{header}{module.source.newline}")]
+    edits += deepened(module, first_row(first), statements, step)
+    return merged(edits)
+
+
+def enter(
+    module: Module, statement: ast.stmt, statements: Sequence[ast.stmt], header: str
+) -> tuple[Edit, ...]:
+    """Writes a `with` header over a statement and puts those behind it one level deeper."""
+    stands_alone(module, statement)
+    stands_alone(module, last_statement(statements[-1]))
+    row = (statement.end_lineno or statement.lineno) + 1
+    deeper = deepened(module, row, statements, unit(module, statements[0]))
+    return merged([replace(module, statement, header), *deeper])
+
+
+def deepened(module: Module, row: int, statements: Sequence[ast.stmt], step: str) -> Iterator[Edit]:
+    """Indents the rows from one on to the end of the statements, strings left as they are."""
     skipped: set[int] = set()
     for statement in statements:
         skipped |= string_rows(statement)
-    for row in range(first_row(first), (last.end_lineno or last.lineno) + 1):
-        if row in skipped or not module.source.line(row).strip():
+    last = statements[-1]
+    for number in range(row, (last.end_lineno or last.lineno) + 1):
+        if number in skipped or not module.source.line(number).strip():
             continue
-        offset = module.source.line_starts[row - 1]
-        edits.append(Edit(offset, offset, step))
+        offset = module.source.line_starts[number - 1]
+        yield Edit(offset, offset, step)
+
+
+def unwrap(module: Module, node: ast.With) -> tuple[Edit, ...]:
+    """Takes the header of a `with` away and puts its body one level out."""
+    last = last_statement(node)
+    stands_alone(module, last)
+    first = node.body[0]
+    if first_row(first) == node.lineno or string_rows(node):
+        raise NoFix
+    outer = indentation(module, node.lineno)
+    start = module.source.line_starts[node.lineno - 1]
+    if module.source.text[start : module.span(node)[0]].strip():
+        raise NoFix
+    header = node.items[-1].context_expr
+    row = (header.end_lineno or header.lineno) + 1
+    inner = indentation(module, first.lineno)
+    if not inner.startswith(outer):
+        raise NoFix
+    edits = [Edit(start, after_line(module, row - 1), "")]
+    for number in range(row, (last.end_lineno or last.lineno) + 1):
+        line = module.source.line(number)
+        offset = module.source.line_starts[number - 1]
+        if line.startswith(inner):
+            edits.append(Edit(offset + len(outer), offset + len(inner), ""))
+        elif line.strip() and not line.lstrip().startswith("#"):
+            raise NoFix
     return merged(edits)
 
 
