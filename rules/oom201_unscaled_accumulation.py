@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from oomlint.analysis import Model, edits
 from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import anchor, finding, make_fix
+from oomlint.analysis.modules import written
 from oomlint.analysis.questions import Window
 from oomlint.analysis.state import Kind
 from oomlint.analysis.values import reduction_of
@@ -84,7 +85,7 @@ class UnscaledAccumulation(Rule):
                     continue
                 seen.add(id(node))
                 size = window.size
-                count = f"`{ast.unparse(size)}`" if size is not None else "the window's size"
+                count = f"`{written(size)}`" if size is not None else "the window's size"
                 message = (
                     "the loss of every micro-batch is backpropagated undivided: "
                     f"the gradient at the step is {count} times too large"

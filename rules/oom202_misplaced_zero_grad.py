@@ -9,6 +9,7 @@ from oomlint.analysis import Model
 from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import anchor, finding, make_fix
 from oomlint.analysis.knowledge import SKIP_NAME
+from oomlint.analysis.modules import written
 from oomlint.analysis.remedies import here, lone_block, move, statement, step_end
 from oomlint.analysis.state import Event, Kind, World
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
@@ -128,7 +129,7 @@ def erased(world: World) -> Iterator[Erasure]:
 
 
 def is_skip(zero: Event) -> bool:
-    return any(SKIP_NAME.search(ast.unparse(guard.test)) for guard in zero.guards)
+    return any(SKIP_NAME.search(written(guard.test)) for guard in zero.guards)
 
 
 def erased_in_window(world: World) -> Iterator[Erasure]:

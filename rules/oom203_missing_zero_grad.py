@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 
 from oomlint.analysis import Model, edits
 from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import anchor, finding, make_fix
 from oomlint.analysis.knowledge import SKIP_NAME
+from oomlint.analysis.modules import written
 from oomlint.analysis.remedies import argument_text, here, receiver_text, statement
 from oomlint.analysis.state import Event, Kind, World
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
@@ -99,8 +99,7 @@ def zeroed_steps(world: World) -> Iterator[Event]:
             for zero in zeros:
                 inside = any(m.serial == serial for m in zero.loops)
                 skips = any(
-                    guard.truth and SKIP_NAME.search(ast.unparse(guard.test))
-                    for guard in zero.guards
+                    guard.truth and SKIP_NAME.search(written(guard.test)) for guard in zero.guards
                 )
                 if inside and not skips and ask.concerns(zero, step.subject):
                     yield step

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 
 from oomlint.analysis import Model, edits
 from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import anchor, finding, make_fix
+from oomlint.analysis.modules import written
 from oomlint.analysis.remedies import extra_guards, move, statement
 from oomlint.analysis.state import Event, Kind, World
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
@@ -123,7 +123,7 @@ STATE = re.compile(r"unscaled|OptState|stage", re.IGNORECASE)
 
 def asks_first(unscale: Event) -> bool:
     """Whether the call looks up what was done already."""
-    return any(STATE.search(ast.unparse(guard.test)) for guard in unscale.guards)
+    return any(STATE.search(written(guard.test)) for guard in unscale.guards)
 
 
 def remedy(model: Model, world: World, first: Event, second: Event) -> Fix | None:

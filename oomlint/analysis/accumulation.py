@@ -6,7 +6,8 @@ import ast
 import re
 
 from oomlint.analysis import knowledge
-from oomlint.analysis.order import STEPS
+from oomlint.analysis.modules import written
+from oomlint.analysis.order import steps
 from oomlint.analysis.state import Kind
 from oomlint.analysis.values import Tensor, Value, is_divided, terms
 from oomlint.analysis.windows import Window, same_test
@@ -18,22 +19,19 @@ def is_accumulation(window: Window) -> bool:
     A critic ratio or a delayed actor also steps under `% n`; accumulation divides by the same
     name, says so in the name, or loops over micro-batches and steps behind the loop.
     """
-    text = ast.unparse(window.guard.test) if window.guard is not None else ""
-    size = ast.unparse(window.size) if window.size is not None else ""
+    text = written(window.guard.test) if window.guard is not None else ""
+    size = written(window.size) if window.size is not None else ""
     named = bool(knowledge.ACCUMULATION_NAME.search(f"{text} {size}"))
     if window.guard is None:
         node = window.loop.node
-        head = (
-            ast.unparse(node.target) + ast.unparse(node.iter) if isinstance(node, ast.For) else ""
-        )
+        head = written(node.target) + written(node.iter) if isinstance(node, ast.For) else ""
         return named or bool(knowledge.ACCUMULATION_NAME.search(head))
     if not named and "sync_gradients" not in text:
         return divides_elsewhere(window)
     others = [
         e
-        for e in window.world.events
-        if e.kind in STEPS
-        and any(m.serial == window.loop.serial for m in e.loops)
+        for e in steps(window.world)
+        if any(m.serial == window.loop.serial for m in e.loops)
         and not any(same_test(window.guard, guard) for guard in e.guards)
     ]
     return not others
@@ -48,7 +46,7 @@ def divides_elsewhere(window: Window) -> bool:
     """Whether the code divides anything by the window's size: a rate, a weight, a total."""
     if window.size is None or window.step.function is None:
         return False
-    size = ast.unparse(window.size)
+    size = written(window.size)
     owner = window.step.function.owner
     holders: list[ast.AST] = [window.step.function.node if owner is None else owner.node]
     for holder in holders:
@@ -56,13 +54,13 @@ def divides_elsewhere(window: Window) -> bool:
             if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Div):
                 divisor = node.right if isinstance(node, ast.BinOp) else node.value
                 divided = node.left if isinstance(node, ast.BinOp) else node.target
-                if size in ast.unparse(divisor) and not is_number(divided):
+                if size in written(divisor) and not is_number(divided):
                     return True
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 if (
                     node.func.attr in ("div", "div_")
                     and node.args
-                    and size in ast.unparse(node.args[0])
+                    and size in written(node.args[0])
                 ):
                     return True
     return False
@@ -75,15 +73,15 @@ def is_opaque(value: Value) -> bool:
 
 def is_number(expression: ast.expr) -> bool:
     """Whether an expression only reports: it has left the graph."""
-    return bool(re.search(r"\.(item|detach|tolist)\(|float\(", ast.unparse(expression)))
+    return bool(re.search(r"\.(item|detach|tolist)\(|float\(", written(expression)))
 
 
 def only_backward(window: Window) -> bool:
     """Whether the window's loop has one backward: several that are meant to add are not judged."""
     nodes = {
         id(event.node)
-        for event in window.world.events
-        if event.kind is Kind.BACKWARD and any(m.serial == window.loop.serial for m in event.loops)
+        for event in window.world.of(Kind.BACKWARD)
+        if any(m.serial == window.loop.serial for m in event.loops)
     }
     return len(nodes) == 1
 
@@ -95,17 +93,15 @@ def carries_over(window: Window) -> bool:
     if guard is None or function is None or len(window.backward.loops) < 2:
         return False
     inner, outer = window.backward.loops[-1].node, window.backward.loops[-2].node
-    names = {
-        ast.unparse(n) for n in ast.walk(guard.test) if isinstance(n, ast.Name | ast.Attribute)
-    }
+    names = {written(n) for n in ast.walk(guard.test) if isinstance(n, ast.Name | ast.Attribute)}
     outer_targets = targets_of(outer)
     for node in ast.walk(function.node):
-        if isinstance(node, ast.Assign) and any(ast.unparse(t) in names for t in node.targets):
+        if isinstance(node, ast.Assign) and any(written(t) in names for t in node.targets):
             used = {n.id for n in ast.walk(node.value) if isinstance(n, ast.Name)}
             if used & outer_targets and inner is not outer:
                 return True
-        if isinstance(node, ast.AugAssign) and ast.unparse(node.target) in names:
-            return not is_reset_inside(outer, inner, ast.unparse(node.target))
+        if isinstance(node, ast.AugAssign) and written(node.target) in names:
+            return not is_reset_inside(outer, inner, written(node.target))
     return False
 
 
@@ -121,6 +117,6 @@ def is_reset_inside(outer: ast.AST, inner: ast.AST, name: str) -> bool:
     return any(
         isinstance(node, ast.Assign)
         and id(node) not in skipped
-        and any(ast.unparse(target) == name for target in node.targets)
+        and any(written(target) == name for target in node.targets)
         for node in ast.walk(outer)
     )

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from oomlint.analysis import knowledge, project
-from oomlint.analysis.modules import Function, Module
+from oomlint.analysis.modules import Function, Module, written
 from oomlint.analysis.project import Project
 
 MAX_FILES = 60
@@ -53,7 +53,7 @@ def refers_to(scope: Project, module: Module, node: ast.AST, function: Function)
             return False
         return any(is_same(scope.find(f"{s}.{node.id}", module), function) for s in module.stars)
     if isinstance(node, ast.Attribute) and node.attr == function.name:
-        base = ast.unparse(node.value)
+        base = written(node.value)
         head, _, rest = base.partition(".")
         if head not in module.imports:
             return False
@@ -115,7 +115,7 @@ def is_off(scope: Project, module: Module, node: ast.AST, depth: int) -> bool:
 
 def turns_off(module: Module, expression: ast.expr) -> bool:
     call = expression.func if isinstance(expression, ast.Call) else expression
-    text = ast.unparse(call)
+    text = written(call)
     head, _, rest = text.partition(".")
     qualified = module.imports.get(head, head) + (f".{rest}" if rest else "")
     if knowledge.NO_GRAD.fullmatch(qualified):
@@ -132,5 +132,5 @@ def turns_off(module: Module, expression: ast.expr) -> bool:
 def sets_off(module: Module, statement: ast.stmt) -> bool:
     if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
         return False
-    text = ast.unparse(statement.value)
+    text = written(statement.value)
     return "set_grad_enabled(False)" in text

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from oomlint.analysis import callers, edits, knowledge
 from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import Node, make_fix, positions
-from oomlint.analysis.modules import Function, Module
-from oomlint.analysis.state import Event, Kind, World
+from oomlint.analysis.modules import Function, Module, written
+from oomlint.analysis.state import Event, Kind, World, once
 from oomlint.analysis.values import Instance, Tensor, ancestors, has_graph
 from oomlint.rule import Edit, Fix, Safety
 
@@ -38,20 +38,24 @@ class Region:
 
 def regions(model: Model) -> Iterator[Region]:
     """One region for each function or script loop that evaluates with grad mode on."""
+    candidates = [
+        (world, event, reason)
+        for world in model.worlds
+        for event in world.of(Kind.FORWARD)
+        if (reason := evaluated(world, event)) is not None
+    ]
+    if not candidates:
+        return
     wanted, in_eval = differentiated(model)
     best: dict[int, tuple[tuple[int, int, int], Region]] = {}
-    for world in model.worlds:
-        taken = ask.fed(world)
-        for event in world.events:
-            if event.kind is not Kind.FORWARD or event.detail.get("mode") is not True:
-                continue
-            region = region_of(model, world, event, taken, wanted, in_eval)
-            if region is None:
-                continue
-            place = id(region.function.node) if region.function else id(outermost_loop(event))
-            rank = (-len(event.loops), region.node.lineno, region.node.col_offset)
-            if place not in best or rank < best[place][0]:
-                best[place] = (rank, region)
+    for world, event, reason in candidates:
+        region = region_of(model, world, event, reason, wanted, in_eval)
+        if region is None:
+            continue
+        place = id(region.function.node) if region.function else id(outermost_loop(event))
+        rank = (-len(event.loops), region.node.lineno, region.node.col_offset)
+        if place not in best or rank < best[place][0]:
+            best[place] = (rank, region)
     for _, region in sorted(best.values(), key=lambda pair: pair[1].node.lineno):
         if not excused(model, region):
             yield region
@@ -63,8 +67,8 @@ def differentiated(model: Model) -> tuple[set[int], set[int]]:
     in_eval: set[int] = set()
     for world in model.worlds:
         taken = ask.fed(world)
-        for event in world.events:
-            if event.kind is Kind.FORWARD and event.value is not None and id(event.value) in taken:
+        for event in world.of(Kind.FORWARD):
+            if event.value is not None and id(event.value) in taken:
                 nodes = [id(node) for _, node in positions(event)]
                 found.update(nodes)
                 if event.detail.get("eval_mode") is not False:
@@ -72,26 +76,35 @@ def differentiated(model: Model) -> tuple[set[int], set[int]]:
     return found, in_eval
 
 
-def region_of(
-    model: Model,
-    world: World,
-    event: Event,
-    taken: set[int],
-    wanted: set[int],
-    in_eval: set[int],
-) -> Region | None:
-    if not isinstance(event.value, Tensor) or id(event.value) in taken:
+Reason = tuple[Event, str]
+
+
+def evaluated(world: World, event: Event) -> Reason | None:
+    """Why a forward with grad mode on in a loop is no training, where nobody uses its graph."""
+    value, detail = event.value, event.detail
+    if detail.get("mode") is not True or detail.get("frozen") or "profile" in event.contexts:
         return None
-    if event.detail.get("frozen") or event.value.graph is not True or not event.loops:
+    if not event.loops or not isinstance(value, Tensor) or value.graph is not True:
         return None
-    if is_warm_up(event) or differentiates(model, event) or "profile" in event.contexts:
+    if id(value) in ask.fed(world):
         return None
     reason = reason_of(world, event)
     if reason is None:
         return None
     # Where the loop itself switches to evaluation, its other forwards may train.
     switched = reason[0].kind is Kind.EVAL_MODE and event.loops[-1:] == reason[0].loops[-1:]
-    if not switched and trains_beside(world, event):
+    return reason if switched or not trains_beside(world, event) else None
+
+
+def region_of(
+    model: Model,
+    world: World,
+    event: Event,
+    reason: Reason,
+    wanted: set[int],
+    in_eval: set[int],
+) -> Region | None:
+    if is_warm_up(event) or differentiates(model, event):
         return None
     node = place_of(model, event, reason[0], wanted)
     shared = node is None
@@ -136,23 +149,17 @@ def differentiates(model: Model, event: Event) -> bool:
     )
 
 
-def reason_of(world: World, event: Event) -> tuple[Event, str] | None:
+def reason_of(world: World, event: Event) -> Reason | None:
     """Why the forward is no training: the model is in evaluation mode, or a rollout only acts."""
     if event.detail.get("eval_mode") is True and event.subject is not None:
-        mode = ask.last_before(
-            world,
-            event,
-            lambda e: (
-                e.kind is Kind.EVAL_MODE
-                and ask.related(ask.key_of(e.subject), ask.key_of(event.subject))
-            ),
-        )
-        return (mode, "evaluation mode") if mode is not None else None
+        key = ask.key_of(event.subject)
+        for mode in reversed(world.of(Kind.EVAL_MODE)):
+            if mode.index < event.index and ask.related(ask.key_of(mode.subject), key):
+                return mode, "evaluation mode"
+        return None
     loop = event.loops[-1]
     acting = [
-        e
-        for e in world.events
-        if e.kind is Kind.ENVIRONMENT_STEP and any(m.serial == loop.serial for m in e.loops)
+        e for e in world.of(Kind.ENVIRONMENT_STEP) if any(m.serial == loop.serial for m in e.loops)
     ]
     if acting and only_acts(world, event):
         return acting[0], "environment step"
@@ -162,7 +169,9 @@ def reason_of(world: World, event: Event) -> tuple[Event, str] | None:
 def only_acts(world: World, event: Event) -> bool:
     """Whether everything made from a rollout's forward is detached before it is used or stored."""
     detached = False
-    for later in world.events[event.index + 1 :]:
+    for later in world.of(Kind.DETACH, Kind.KEEP, Kind.OPAQUE_CALL):
+        if later.index < event.index:
+            continue
         if later.kind is Kind.DETACH and later.value is not None:
             detached = detached or id(event.value) in ancestors(later.value)
         elif later.kind is Kind.KEEP and later.value is not None:
@@ -187,11 +196,13 @@ def stores(event: Event) -> bool:
 
 def trains_beside(world: World, event: Event) -> bool:
     """Whether gradients are taken in the loop of the forward."""
-    loop = event.loops[-1]
-    return any(
-        other.kind in TRAINING and any(m.serial == loop.serial for m in other.loops)
-        for other in world.events
-    )
+    return event.loops[-1].serial in training_loops(world)
+
+
+@once
+def training_loops(world: World) -> frozenset[int]:
+    """The serial numbers of the loops in which gradients are taken."""
+    return frozenset(loop.serial for event in world.of(*TRAINING) for loop in event.loops)
 
 
 def place_of(model: Model, event: Event, mode: Event, wanted: set[int]) -> Node | None:
@@ -228,15 +239,17 @@ def escapes(world: World, event: Event, function: Function) -> bool:
 
 def kept_by(world: World, event: Event) -> str:
     """What holds on to the outputs, so that graphs pile up."""
-    for later in world.events[event.index + 1 :]:
-        if later.kind is Kind.KEEP and later.value is not None and has_graph(later.value):
+    for later in world.of(Kind.KEEP):
+        if later.index < event.index or later.value is None:
+            continue
+        if has_graph(later.value):
             if id(event.value) in ancestors(later.value):
                 place = later.detail.get("place")
                 if isinstance(place, str):
                     return place
                 node = later.node
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                    return ast.unparse(node.func.value)
+                    return written(node.func.value)
     return ""
 
 
@@ -313,10 +326,9 @@ def count(node: ast.AST) -> int:
 def trains_inside(model: Model, function: Function) -> bool:
     """Whether a gradient is taken while the function runs, in any world."""
     return any(
-        event.kind in TRAINING
-        and (event.function is function or any(c.callee is function for c in event.calls))
+        event.function is function or any(c.callee is function for c in event.calls)
         for world in model.worlds
-        for event in world.events
+        for event in world.of(*TRAINING)
     ) or bool(function.words & SWITCHES)
 
 
@@ -362,8 +374,7 @@ def enclosing_loop(module: Module, node: ast.AST) -> ast.stmt | None:
 def trains_in(model: Model, target: ast.stmt) -> bool:
     nodes = {id(node) for node in ast.walk(target)}
     return any(
-        event.kind in TRAINING
-        and (id(event.node) in nodes or any(id(call.node) in nodes for call in event.calls))
+        id(event.node) in nodes or any(id(call.node) in nodes for call in event.calls)
         for world in model.worlds
-        for event in world.events
+        for event in world.of(*TRAINING)
     )

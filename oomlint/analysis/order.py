@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from oomlint.analysis.ownership import may_touch
-from oomlint.analysis.state import Event, Kind, World
-from oomlint.analysis.values import Value, ancestors
+from oomlint.analysis.state import Event, Kind, World, once
+from oomlint.analysis.values import Unknown, Value, members
 
 STEPS = frozenset({Kind.STEP, Kind.SCALER_STEP})
 
@@ -53,10 +53,16 @@ def last_before(world: World, event: Event, wanted: Test) -> Event | None:
 
 def opaque_between(world: World, first: Event, last: Event, value: Value | None) -> bool:
     """Whether a call that cannot be followed gets the object between two events."""
-    for event in world.events[first.index + 1 : last.index]:
-        if event.kind is Kind.OPAQUE_CALL and may_touch(event, value):
-            return True
-    return False
+    return any(
+        first.index < event.index < last.index and may_touch(event, value)
+        for event in world.of(Kind.OPAQUE_CALL)
+    )
+
+
+@once
+def steps(world: World) -> Sequence[Event]:
+    """Every step of an optimizer, by itself or through a scaler."""
+    return world.of(*STEPS)
 
 
 def depth(event: Event) -> int:
@@ -68,14 +74,26 @@ def same_function(one: Event, other: Event) -> bool:
     return one.function is other.function and one.module is other.module
 
 
-def fed(world: World) -> set[int]:
-    """Identities of every value from which a gradient was taken, and what these came from."""
+def origins(values: Iterable[Value]) -> set[int]:
+    """Identities of values and of everything that they were computed from, in one walk."""
     found: set[int] = set()
-    for event in world.events:
-        if event.kind in (Kind.BACKWARD, Kind.GRADIENT_TAKEN) and event.value is not None:
-            found |= ancestors(event.value).keys()
+    stack = list(values)
+    while stack:
+        current = stack.pop()
+        if id(current) not in found:
+            found.add(id(current))
+            stack.extend(members(current))
+            if isinstance(current, Unknown):
+                stack.extend(current.made_of)
     return found
 
 
+@once
+def fed(world: World) -> frozenset[int]:
+    """Identities of every value from which a gradient was taken, and what these came from."""
+    taken = world.of(Kind.BACKWARD, Kind.GRADIENT_TAKEN)
+    return frozenset(origins(event.value for event in taken if event.value is not None))
+
+
 def gradients_touched(world: World) -> bool:
-    return any(event.kind is Kind.GRADIENT_TOUCHED for event in world.events)
+    return bool(world.of(Kind.GRADIENT_TOUCHED))

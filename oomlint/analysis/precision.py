@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from typing import TYPE_CHECKING
 
+from oomlint.analysis.modules import written
 from oomlint.analysis.order import same_function, way
 from oomlint.analysis.state import Event, Kind, World
 
@@ -17,7 +17,7 @@ AMP = re.compile(r"scaler|amp\b|_amp|amp_|fp16|half|precision|autocast|dtype|bf1
 
 def amp_tests(event: Event) -> frozenset[str]:
     """The conditions of an event that are about mixed precision."""
-    texts = [ast.unparse(guard.test) for guard in event.guards]
+    texts = [written(guard.test) for guard in event.guards]
     return frozenset(text for text in texts if AMP.search(text))
 
 
@@ -30,7 +30,7 @@ def disagree(*events: Event) -> bool:
 def steps_elsewhere(model: Model, event: Event) -> bool:
     """Whether another world steps and updates after the same event."""
     for world in model.worlds:
-        for other in world.events:
+        for other in world.events if world.of(Kind.SCALER_UPDATE) else ():
             if other.node is event.node:
                 found = way(
                     world,
@@ -45,9 +45,9 @@ def steps_elsewhere(model: Model, event: Event) -> bool:
 
 def clip_before(world: World, start: Event, step: Event) -> Event | None:
     """A clip between two events that stands under the same conditions as the step."""
-    guards = {ast.unparse(guard.test) for guard in step.guards}
-    for event in world.events[start.index + 1 : step.index]:
-        if event.kind is Kind.CLIP and same_function(event, step):
-            if guards <= {ast.unparse(guard.test) for guard in event.guards}:
+    guards = {written(guard.test) for guard in step.guards}
+    for event in world.of(Kind.CLIP):
+        if start.index < event.index < step.index and same_function(event, step):
+            if guards <= {written(guard.test) for guard in event.guards}:
                 return event
     return None

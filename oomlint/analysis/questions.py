@@ -22,6 +22,7 @@ from oomlint.analysis.order import (
     last_before,
     opaque_between,
     same_function,
+    steps,
     way,
 )
 from oomlint.analysis.ownership import (
@@ -71,6 +72,7 @@ __all__ = [
     "same",
     "same_function",
     "same_test",
+    "steps",
     "steps_elsewhere",
     "text_of",
     "way",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from oomlint.analysis import edits
 from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import make_fix
-from oomlint.analysis.modules import Module
+from oomlint.analysis.modules import Module, written
 from oomlint.analysis.state import Event, Guard, Kind, World
 from oomlint.rule import Edit, Fix, Safety
 
@@ -37,18 +37,18 @@ def of_self(module: Module, one: Event, other: Event, *texts: str) -> bool:
 def extra_guards(event: Event, other: Event) -> list[Guard]:
     """Conditions of `event` inside its function that `other` does not share."""
     inside = {id(node) for node in ast.walk(event.function.node)} if event.function else None
-    shared = {ast.unparse(guard.test) for guard in other.guards}
+    shared = {written(guard.test) for guard in other.guards}
     return [
         guard
         for guard in event.guards
-        if (inside is None or id(guard.test) in inside) and ast.unparse(guard.test) not in shared
+        if (inside is None or id(guard.test) in inside) and written(guard.test) not in shared
     ]
 
 
 def under(guards: Sequence[Guard], lines: list[str], step: str) -> list[str]:
     """Lines under the conditions that they need."""
     for guard in reversed(guards):
-        test = ast.unparse(guard.test)
+        test = written(guard.test)
         text = test if guard.truth else f"not ({test})"
         lines = [f"if {text}:", *(step + line for line in lines)]
     return lines
@@ -78,13 +78,13 @@ def unscale_before(model: Model, clip: Event, step: Event) -> Fix | None:
         return None
     if not here(module, clip, step) and not of_self(module, clip, step, scaler, optimizer):
         return None
-    guards = [g for g in extra_guards(step, clip) if ask.AMP.search(ast.unparse(g.test))]
+    guards = [g for g in extra_guards(step, clip) if ask.AMP.search(written(g.test))]
     if len(guards) < len(extra_guards(step, clip)):
         return None
     if any(
-        event.kind is Kind.UNSCALE and event.function is clip.function
+        event.function is clip.function
         for world in model.worlds
-        for event in world.events
+        for event in world.of(Kind.UNSCALE)
     ):
         # On another path it is there already: twice would raise.
         return None

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from oomlint.analysis import edits, knowledge
 from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import Node, make_fix, short
-from oomlint.analysis.state import Event, Kind, Loop, World
+from oomlint.analysis.modules import written
+from oomlint.analysis.state import Event, Kind, Loop, World, once
 from oomlint.analysis.values import (
     Constant,
     Container,
@@ -47,44 +48,54 @@ class Retention:
 
 
 def losses(model: Model) -> Iterator[Retention]:
-    seen = used_for_training(model)
-    for world in model.worlds:
-        if not any(
-            event.kind in ask.STEPS or event.kind is Kind.ENGINE_STEP for event in world.events
-        ):
-            # A sum of gradients that no optimizer uses is a function's own business.
-            continue
-        # Nothing changes once a world has been followed: what carries a graph is told once.
-        memo: Memo = {}
-        walked = graphs_walked(world, memo)
-        for event in world.events:
-            if event.kind is not Kind.KEEP or id(event.node) in seen or not outlives(event, memo):
-                continue
-            backward = backward_of(event, walked, memo)
-            if backward is None:
-                continue
-            retention = describe(model, event, backward)
-            if retention is not None and id(retention.node) not in seen:
-                seen.add(id(retention.node))
-                yield retention
+    found = [
+        retention
+        for world in model.worlds
+        for event, backward in carried_over(world)
+        if (retention := describe(model, event, backward)) is not None
+    ]
+    seen = used_for_training(model, {id(n) for r in found for n in (r.event.node, r.node)})
+    for retention in found:
+        if id(retention.event.node) not in seen and id(retention.node) not in seen:
+            seen.add(id(retention.node))
+            yield retention
 
 
-def used_for_training(model: Model) -> set[int]:
-    """Statements whose total or container is itself backpropagated, in whatever world."""
-    found: set[int] = set()
-    for world in model.worlds:
-        taken = ask.fed(world)
-        for event in world.events:
-            if event.kind is Kind.KEEP and is_fed(world, event, taken):
-                found.add(id(event.node))
-    return found
+def carried_over(world: World) -> Iterator[tuple[Event, Event]]:
+    """What outlives an iteration with its graph, and the backward that goes through the graph."""
+    if not world.of(*ask.STEPS, Kind.ENGINE_STEP):
+        # A sum of gradients that no optimizer uses is a function's own business.
+        return
+    kept, backwards = world.of(Kind.KEEP), world.of(Kind.BACKWARD)
+    if not backwards:
+        return
+    # Nothing changes once a world has been followed: what carries a graph is told once.
+    memo: Memo = {}
+    candidates = [event for event in kept if outlives(event, memo)]
+    if not candidates:
+        return
+    walked = graphs_walked(backwards, memo)
+    for event in candidates:
+        backward = backward_of(event, walked, memo)
+        if backward is not None:
+            yield event, backward
 
 
-def graphs_walked(world: World, memo: Memo) -> list[tuple[Event, set[int]]]:
+def used_for_training(model: Model, asked: set[int]) -> set[int]:
+    """Which of these statements fill what is itself backpropagated, in whatever world."""
+    return {
+        id(event.node)
+        for world in model.worlds
+        for event in world.of(Kind.KEEP)
+        if id(event.node) in asked and is_fed(world, event, ask.fed(world))
+    }
+
+
+def graphs_walked(backwards: Sequence[Event], memo: Memo) -> list[tuple[Event, set[int]]]:
     """Each backward with the graph-carrying values that it goes through."""
     found = []
-    for event in world.events:
-        if event.kind is Kind.BACKWARD and event.value is not None:
+    for event in backwards:
+        if event.value is not None:
             held = {key for key, value in ancestors(event.value).items() if has_graph(value, memo)}
             found.append((event, held))
     return found
@@ -133,11 +144,11 @@ def is_loss(value: Value) -> bool:
 
 def is_loss_named(event: Event) -> bool:
     leaf = leaf_of(event)
-    text = ast.unparse(leaf) if leaf is not None else ""
+    text = written(leaf) if leaf is not None else ""
     return bool(knowledge.LOSS_NAME.search(text))
 
 
-def is_fed(world: World, event: Event, taken: set[int]) -> bool:
+def is_fed(world: World, event: Event, taken: frozenset[int]) -> bool:
     """Whether what is kept is itself backpropagated, or handed to somebody who may do so."""
     subject = event.subject
     if subject is None:
@@ -154,9 +165,8 @@ def is_fed(world: World, event: Event, taken: set[int]) -> bool:
 def holders(world: World, subject: Container) -> list[Value]:
     return [
         event.subject
-        for event in world.events
-        if event.kind is Kind.KEEP
-        and event.subject is not None
+        for event in world.of(Kind.KEEP)
+        if event.subject is not None
         and event.subject.key == subject.key
         and event.subject is not subject
     ]
@@ -164,14 +174,21 @@ def holders(world: World, subject: Container) -> list[Value]:
 
 def passed_on(world: World, event: Event) -> bool:
     """Whether a later call that cannot be followed gets the total for a backward."""
-    for later in world.events[event.index + 1 :]:
-        if later.kind is not Kind.OPAQUE_CALL:
-            continue
+    for later in opaque_backwards(world):
         passed = later.detail.get("passed")
-        name = ast.unparse(later.node.func) if isinstance(later.node, ast.Call) else ""
-        if isinstance(passed, list) and "backward" in name and event.subject in passed:
+        if later.index > event.index and isinstance(passed, list) and event.subject in passed:
             return True
     return False
+
+
+@once
+def opaque_backwards(world: World) -> list[Event]:
+    """Calls that cannot be followed and say that they take gradients."""
+    return [
+        event
+        for event in world.of(Kind.OPAQUE_CALL)
+        if isinstance(event.node, ast.Call) and "backward" in written(event.node.func)
+    ]
 
 
 def reset_in_loop(event: Event) -> bool:
@@ -193,14 +210,14 @@ def emptied_places(loop: ast.AST) -> Iterator[tuple[str, ast.AST]]:
         if isinstance(node, ast.Assign) and is_fresh(node.value):
             for target in node.targets:
                 goals = target.elts if isinstance(target, ast.Tuple) else [target]
-                yield from ((ast.unparse(goal), node) for goal in goals)
+                yield from ((written(goal), node) for goal in goals)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             if node.func.attr in ("clear", "reset", "pop", "popleft"):
-                yield ast.unparse(node.func.value), node
+                yield written(node.func.value), node
         elif isinstance(node, ast.Delete):
             for target in node.targets:
                 base = target.value if isinstance(target, ast.Subscript) else target
-                yield ast.unparse(base), node
+                yield written(base), node
 
 
 def is_fresh(value: ast.expr) -> bool:
@@ -208,7 +225,7 @@ def is_fresh(value: ast.expr) -> bool:
         return all(is_fresh(part) for part in value.elts)
     if isinstance(value, ast.Constant | ast.List | ast.Dict):
         return True
-    text = ast.unparse(value)
+    text = written(value)
     return text.startswith(("torch.zeros", "torch.tensor(0", "list(", "dict(", "[0"))
 
 
@@ -218,9 +235,9 @@ def place_of(event: Event) -> str:
         return place
     node = event.node
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        return ast.unparse(node.func.value)
+        return written(node.func.value)
     if isinstance(node, ast.AugAssign):
-        return ast.unparse(node.target)
+        return written(node.target)
     return ""
 
 
@@ -233,13 +250,13 @@ def leaf_of(event: Event) -> ast.expr | None:
     carrying = [
         leaf
         for leaf, value in found
-        if ast.unparse(leaf) != place
+        if written(leaf) != place
         and (value is None or any(has_graph(option) for option in options(value)))
         and not isinstance(value, Number | Constant)
     ]
     # Where another operand may carry a graph too, cutting one is not enough.
     unsure = any(
-        ast.unparse(leaf) != place and leaf not in carrying and may_have_graph(value)
+        written(leaf) != place and leaf not in carrying and may_have_graph(value)
         for leaf, value in found
         if isinstance(value, Tensor | Either)
     )
@@ -273,7 +290,7 @@ def describe(model: Model, event: Event, backward: Event) -> Retention | None:
     given = call.arguments[index] if 0 <= index < len(call.arguments) else None
     starred = any(isinstance(part, ast.Starred) for part in call.node.args)
     fixable = not starred and given is not None and is_one_tensor(given)
-    callee = ast.unparse(call.node.func)
+    callee = written(call.node.func)
     text = short(model.module, leaf)
     return Retention(event, call.node, leaf if fixable else None, callee, text, path)
 
@@ -300,7 +317,7 @@ def argument_of(call: ast.Call) -> ast.expr | None:
     """The argument that is the loss, as far as names tell; else the first that is no literal."""
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
     candidates = [part for part in given if not isinstance(part, ast.Constant | ast.JoinedStr)]
-    named = [part for part in candidates if knowledge.LOSS_NAME.search(ast.unparse(part))]
+    named = [part for part in candidates if knowledge.LOSS_NAME.search(written(part))]
     chosen = named or candidates
     return chosen[0] if chosen else None
 

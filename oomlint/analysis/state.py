@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property, wraps
@@ -37,6 +37,9 @@ class Kind(Enum):
     ENVIRONMENT_STEP = "environment step"
     OPAQUE_CALL = "call that cannot be followed"
     DETACH = "detach"
+
+    # Members are single objects: identity is a cheaper hash than that of the name.
+    __hash__ = object.__hash__
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +196,7 @@ class World:
             found.setdefault(event.kind, []).append(event)
         return found
 
-    def of(self, *kinds: Kind) -> list[Event]:
+    def of(self, *kinds: Kind) -> Sequence[Event]:
         """The events of some kinds, in order; only for a world that has been followed."""
         if len(kinds) == 1:
             return self.by_kind.get(kinds[0], [])

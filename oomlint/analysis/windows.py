@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from oomlint.analysis import knowledge
-from oomlint.analysis.order import STEPS, before, same_function
+from oomlint.analysis.modules import written
+from oomlint.analysis.order import same_function, steps
 from oomlint.analysis.ownership import same
-from oomlint.analysis.state import Event, Guard, Kind, Loop, World
+from oomlint.analysis.state import Event, Guard, Kind, Loop, World, once
 from oomlint.analysis.values import Value
 
 if TYPE_CHECKING:
@@ -40,29 +40,30 @@ WINDOW_KEY = re.compile(r"%|accum|sync_gradients|boundary", re.IGNORECASE)
 
 def is_window(guard: Guard) -> bool:
     """Whether a condition looks at the position in an accumulation window."""
-    text = ast.unparse(guard.test)
+    text = written(guard.test)
     if re.search(r"nan|inf\b|finite", text):
         return False
     return bool(WINDOW_KEY.search(text) or "%" in guard.key)
 
 
 def same_test(one: Guard, other: Guard) -> bool:
-    return one.test is other.test or ast.unparse(one.test) == ast.unparse(other.test)
+    return one.test is other.test or written(one.test) == written(other.test)
 
 
-def windows(world: World) -> Iterator[Window]:
+@once
+def windows(world: World) -> tuple[Window, ...]:
     """The accumulation windows of a world, each loop once."""
-    seen: set[tuple[int, int, int]] = set()
-    for step in world.events:
-        if step.kind not in STEPS or step.detail.get("stepper") or step.detail.get("two_step"):
+    if not world.of(Kind.BACKWARD):
+        return ()
+    found: dict[tuple[int, int, int], Window] = {}
+    for step in steps(world):
+        if step.detail.get("stepper") or step.detail.get("two_step"):
             continue
         for window in (guarded_window(world, step), nested_window(world, step)):
-            if window is None:
-                continue
-            identity = (id(window.loop.node), id(window.backward.node), id(window.step.node))
-            if identity not in seen:
-                seen.add(identity)
-                yield window
+            if window is not None:
+                nodes = (window.loop.node, window.backward.node, window.step.node)
+                found.setdefault((id(nodes[0]), id(nodes[1]), id(nodes[2])), window)
+    return tuple(found.values())
 
 
 def guarded_window(world: World, step: Event) -> Window | None:
@@ -76,16 +77,18 @@ def guarded_window(world: World, step: Event) -> Window | None:
     for loop in reversed(step.loops):
         # The loop over the batches, not one over optimizers inside it.
         if any(
-            e.kind is Kind.BACKWARD and any(m.serial == loop.serial for m in e.loops)
-            for e in world.events[: step.index]
+            e.index < step.index and any(m.serial == loop.serial for m in e.loops)
+            for e in world.of(Kind.BACKWARD)
         ):
             return window_in(world, step, loop, guard)
     return None
 
 
 def window_in(world: World, step: Event, loop: Loop, guard: Guard) -> Window | None:
-    for event in world.events[: step.index]:
-        if event.kind is not Kind.BACKWARD or event.detail.get("wrapper"):
+    for event in world.of(Kind.BACKWARD):
+        if event.index > step.index:
+            break
+        if event.detail.get("wrapper"):
             continue
         inside = any(mark.serial == loop.serial for mark in event.loops)
         if not inside or any(same_test(guard, other) for other in event.guards):
@@ -98,8 +101,7 @@ def window_in(world: World, step: Event, loop: Loop, guard: Guard) -> Window | N
 
 def no_step_between(world: World, first: Event, last: Event) -> bool:
     return not any(
-        e.kind in STEPS and same(e.subject, last.subject)
-        for e in world.events[first.index + 1 : last.index]
+        first.index < e.index < last.index and same(e.subject, last.subject) for e in steps(world)
     )
 
 
@@ -112,7 +114,7 @@ def modulus(test: ast.expr, step: Event) -> ast.expr | None:
         if isinstance(node, ast.Compare) and len(node.ops) == 1:
             if isinstance(node.ops[0], ast.GtE | ast.Gt | ast.Eq):
                 right = node.comparators[0]
-                if knowledge.ACCUMULATION_NAME.search(ast.unparse(right)):
+                if knowledge.ACCUMULATION_NAME.search(written(right)):
                     return right
     name = test.id if isinstance(test, ast.Name) else None
     if name is not None and step.function is not None:
@@ -128,13 +130,15 @@ def modulus(test: ast.expr, step: Event) -> ast.expr | None:
 
 def nested_window(world: World, step: Event) -> Window | None:
     """A loop over micro-batches that backpropagates, and the step behind it."""
-    found: list[Event] = []
-    for event in before(world, step, lambda e: e.kind in STEPS):
-        if event.kind is Kind.BACKWARD and not event.detail.get("wrapper"):
-            found.append(event)
+    earlier = max((e.index for e in steps(world) if e.index < step.index), default=-1)
+    found = [
+        event
+        for event in world.of(Kind.BACKWARD)
+        if earlier < event.index < step.index and not event.detail.get("wrapper")
+    ]
     if len(found) < 2:
         return None
-    last, first = found[0], found[-1]
+    first, last = found[0], found[-1]
     if last.node is not first.node or len(last.loops) != len(step.loops) + 1:
         return None
     if [m.serial for m in last.loops[:-1]] != [m.serial for m in step.loops]:
@@ -162,11 +166,10 @@ def loop_count(loop: Loop) -> ast.expr | None:
 def windowed(model: Model, event: Event) -> bool:
     """Whether an event happens on every micro-batch while the step waits for the window's end."""
     return any(
-        other.kind in STEPS
-        and same_function(other, event)
+        same_function(other, event)
         and (any(is_window(guard) for guard in other.guards) or is_outside(other, event))
         for world in model.worlds
-        for other in world.events
+        for other in steps(world)
     )
 
 
