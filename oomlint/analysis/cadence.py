@@ -1,0 +1,177 @@
+"""How often a place in a file runs: on every training or evaluation step, or more seldom."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from oomlint.analysis import knowledge, sites
+from oomlint.analysis.knowledge import Role
+from oomlint.analysis.modules import Function, Module, written
+from oomlint.analysis.sites import Site
+
+Loop = ast.For | ast.AsyncFor | ast.While
+
+MAX_CALLS = 3
+# Methods that a framework calls once for every batch.
+STEP_HOOK = re.compile(
+    r"(training|validation|test|predict|prediction|train|val|valid|eval|optimizer|optimize)_step"
+    r"|(train|optimize|eval)_(batch|one_step|one_batch|parameters)"
+    r"|on_(train|training|validation|test|predict|eval|prediction)_(batch|step)_(start|end|begin)"
+    r"|on_(step|substep|batch)_(start|end|begin)|(before|after)_(train|val|test)_iter"
+    r"|on_(before_optimizer_step|after_backward|before_backward|before_zero_grad)"
+)
+# Conditions on the device are true in every step of a run or in none.
+DEVICE_TEST = re.compile(r"is_available\(|cuda|gpu|mps|xpu|npu|hpu|device", re.IGNORECASE)
+# Conditions that hold now and then, or where somebody asked for it.
+SELDOM_TEST = re.compile(
+    r"%|[<>]|memory|reserved|allocated|cache|clear|empty|flush|free|collect|gc\b|first|last|epoch"
+    r"|interval|every|freq|debug|step|iter|batch|idx|level|low|count",
+    re.IGNORECASE,
+)
+SCHEDULE = re.compile(r"sched|prof|env|sampler|timer|bar\b|logger|tracker", re.IGNORECASE)
+
+
+def once_a_step(module: Module, node: ast.AST, function: Function | None, depth: int = 0) -> bool:
+    """Whether a call certainly runs on every step: nothing but the device decides about it."""
+    if depth > MAX_CALLS or not is_unconditional(module, node):
+        return False
+    loops = sites.loops_around(module, node)
+    if loops:
+        return is_step_loop(module, loops[0], function)
+    if function is None:
+        return False
+    if STEP_HOOK.fullmatch(function.name) and function.owner is not None:
+        return True
+    callers = calls_of(module, function)
+    if not callers:
+        return False
+    return all(once_a_step(module, site.node, site.function, depth + 1) for site in callers)
+
+
+def is_unconditional(module: Module, node: ast.AST) -> bool:
+    """Whether a node runs in every pass through the loop or function around it."""
+    child = node
+    for parent in module.enclosing(node):
+        if isinstance(parent, ast.ExceptHandler | ast.BoolOp | ast.Lambda | ast.IfExp | ast.Match):
+            return False
+        if isinstance(parent, ast.If) and child is not parent.test and not of_device(parent.test):
+            return False
+        body = getattr(parent, "body", None)
+        if isinstance(body, list) and child in body and skips(body[: body.index(child)]):
+            return False
+        if isinstance(parent, sites.LOOPS):
+            return child in parent.body
+        if isinstance(parent, sites.SCOPES):
+            return True
+        if isinstance(parent, ast.Try) and child in parent.orelse:
+            return False
+        child = parent
+    return True
+
+
+def of_device(test: ast.expr) -> bool:
+    text = written(test)
+    return bool(DEVICE_TEST.search(text)) and not SELDOM_TEST.search(
+        re.sub(r"[\w.]*is_available\(\)", "", text)
+    )
+
+
+def skips(statements: list[ast.stmt]) -> bool:
+    """Whether an earlier statement leaves the loop or function on most passes."""
+    for statement in statements:
+        if isinstance(statement, ast.If) and SELDOM_TEST.search(written(statement.test)):
+            if isinstance(statement.body[-1], ast.Continue | ast.Return):
+                return True
+    return False
+
+
+def is_step_loop(module: Module, loop: Loop, function: Function | None) -> bool:
+    """Whether each pass of a loop is one step: a backward, an update or a batch's forward."""
+    over = ""
+    if isinstance(loop, ast.For | ast.AsyncFor):
+        over = written(loop.iter)
+        if TRIALS.search(f"{written(loop.target)} {over}"):
+            return False
+    of_batches = bool(BATCHES.search(over))
+    return any(is_work(module, site, of_batches) for site in own_sites(module, loop.body, function))
+
+
+BATCHES = re.compile(r"loader|_dl\b|log_every|\bbatch(es)?\b|_batches\b", re.IGNORECASE)
+# Loops over what differs from trial to trial, not over batches.
+TRIALS = re.compile(
+    r"sizes?\b|_?bs\b|lengths?\b|dims?\b|trial|config|resolution|seq_?len|fold|task|seed|shard"
+    r"|\blrs?\b|dataset_?name|models\b|model_?name|experiment|repeat|candidate",
+    re.IGNORECASE,
+)
+
+
+def is_work(module: Module, site: Site, of_batches: bool, depth: int = 0) -> bool:
+    """Whether a call makes a training step, or the forward of a loader's batch."""
+    if is_update(site):
+        return True
+    called = local_function(module, site)
+    if called is not None and depth < MAX_CALLS:
+        inner = own_sites(module, called.node.body, called)
+        return any(is_work(module, other, False, depth + 1) for other in inner)
+    if not of_batches:
+        return False
+    if site.method in ("forward", "training_step") and site.receiver is not None:
+        return True
+    text = written(site.node.func)
+    return site.qualified == "" and (text == "self" or knowledge.role_of_name(text) is Role.MODEL)
+
+
+def is_update(site: Site) -> bool:
+    if site.receiver is None:
+        return site.qualified == "torch.autograd.backward"
+    if site.method in ("backward", "manual_backward"):
+        return True
+    if site.method != "step":
+        return False
+    text = written(site.receiver)
+    role = knowledge.role_of_name(text)
+    known = (Role.OPTIMIZER, Role.SCALER, Role.ENGINE)
+    return role in known and not SCHEDULE.search(text)
+
+
+def own_sites(module: Module, body: list[ast.stmt], function: Function | None) -> Iterator[Site]:
+    """Calls of a body that run once where it runs once: none in loops or definitions inside."""
+    for statement in body:
+        yield from sites_at(module, statement, function)
+
+
+def sites_at(module: Module, node: ast.AST, function: Function | None) -> Iterator[Site]:
+    if isinstance(node, ast.Call):
+        yield sites.site_of(module, node, function)
+    if isinstance(node, (*sites.LOOPS, *sites.SCOPES)):
+        return
+    for child in ast.iter_child_nodes(node):
+        yield from sites_at(module, child, function)
+
+
+def local_function(module: Module, site: Site) -> Function | None:
+    """The function of this file that a call runs: by its name, or a method of the same class."""
+    called = site.node.func
+    if isinstance(called, ast.Name):
+        scope = site.function
+        while scope is not None:
+            for inner in module.all_functions:
+                if inner.parent is scope and inner.name == called.id:
+                    return inner
+            scope = scope.parent
+        return module.functions.get(called.id)
+    owner = sites.class_of(site.function)
+    if owner is not None and sites.is_self_attribute(called, site.function):
+        return owner.methods.get(site.method)
+    return None
+
+
+def calls_of(module: Module, function: Function) -> list[Site]:
+    """The calls of a function in its own file."""
+    return [
+        site
+        for site in sites.sites(module)
+        if site.method == function.name and local_function(module, site) is function
+    ]
