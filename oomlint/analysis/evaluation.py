@@ -11,6 +11,7 @@ from oomlint.analysis.binding import bind
 from oomlint.analysis.conditions import branch, is_eventful
 from oomlint.analysis.dispatch import evaluate
 from oomlint.analysis.iteration import item_of
+from oomlint.analysis.modules import Module
 from oomlint.analysis.names import evaluate_name
 from oomlint.analysis.operations import evaluate_binary, evaluate_compare, evaluate_unary, is_plain
 from oomlint.analysis.state import World
@@ -142,8 +143,30 @@ def evaluate_lambda(world: World, node: ast.Lambda) -> Value:
     return Callable(f"lambda@{node.lineno}:{node.col_offset}", frame=world.frame, lambda_node=node)
 
 
-def evaluate_text(world: World, node: ast.expr) -> Value:
+def evaluate_text(world: World, node: ast.JoinedStr | ast.FormattedValue) -> Value:
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    for part in parts:
+        if isinstance(part, ast.FormattedValue) and calls_project(world.frame.module, part):
+            # `print(f"{validate(model):.3f}")`: the text does not matter, the call does.
+            evaluate(world, part.value)
     return Number(f"text@{node.lineno}:{node.col_offset}")
+
+
+def calls_project(module: Module, node: ast.AST) -> bool:
+    """Whether a function or method of the file is called inside, or one that it imports."""
+    memo: dict[int, bool] = module.__dict__.setdefault("calls_project", {})
+    if id(node) not in memo:
+        names = module.__dict__.get("callable_names")
+        if names is None:
+            names = {function.name for function in module.all_functions} | module.imports.keys()
+            module.__dict__["callable_names"] = names
+        calls = (part.func for part in ast.walk(node) if isinstance(part, ast.Call))
+        memo[id(node)] = any(
+            (func.id if isinstance(func, ast.Name) else func.attr) in names
+            for func in calls
+            if isinstance(func, ast.Name | ast.Attribute)
+        )
+    return memo[id(node)]
 
 
 def evaluate_named(world: World, node: ast.NamedExpr) -> Value:
