@@ -124,7 +124,7 @@ def remedy(model: Model, found: Stuck) -> Fix | None:
     block = block_of(module.parents[first], first)
     evaluated = {id(node) for event in found.evaluated for node in (seen_from(event, mode),)}
     trained = id(seen_from(found.forward, mode))
-    last = first
+    last: ast.stmt = first
     for statement in block[block.index(first) + 1 :]:
         inside = {id(node) for node in ast.walk(statement)}
         if trained in inside:
