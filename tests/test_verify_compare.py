@@ -72,6 +72,16 @@ FOREIGN = ended(RAISED, "needs the package timm", "ModuleNotFoundError")
 
 # claim, before, after; the verdict there and with the two swapped
 CASES = {
+    "a step is faster": (Claim.STEP_FASTER, run(), run(seconds=0.02), CONFIRMED, REFUTED),
+    "steps are as slow now and then": (
+        Claim.STEP_FASTER,
+        run(8, seconds=lambda i: 0.2 if i % 2 else 0.05),
+        run(8, seconds=0.05),
+        NO_EFFECT,
+        NO_EFFECT,
+    ),
+    "a little faster": (Claim.STEP_FASTER, run(), run(seconds=0.08), NO_EFFECT, NO_EFFECT),
+    "too few steps to time": (Claim.STEP_FASTER, run(2), run(2), NOT_MEASURED, NOT_MEASURED),
     "peak halves": (Claim.PEAK_FALLS, TWICE, run(), CONFIRMED, REFUTED),
     "fewer bytes stay": (
         Claim.BYTES_FALL,

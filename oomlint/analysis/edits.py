@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from oomlint.analysis.modules import Function, Module
 from oomlint.rule import Edit
+
+
+Part = ast.expr | ast.keyword
 
 
 class NoFix(Exception):
@@ -259,3 +263,40 @@ def add_import(module: Module, name: str) -> Edit:
     if body:
         return insert_before(module, body[0], [f"import {name}", ""])
     return Edit(0, 0, f"import {name}{module.source.newline}")
+
+
+def drop_argument(module: Module, call: ast.Call, argument: ast.expr | ast.keyword) -> Edit:
+    """Takes one argument out of a call with the comma that it needed."""
+    given: list[Part] = [*call.args, *call.keywords]
+    given.sort(key=lambda n: (n.lineno, n.col_offset))
+    spans = [span(module, node, node) for node in given]
+    return drop(module, spans, given.index(argument))
+
+
+def drop_item(module: Module, block: ast.With, item: ast.withitem) -> Edit:
+    """Takes one context out of a `with` that has others."""
+    spans = [span(module, i.context_expr, i.optional_vars or i.context_expr) for i in block.items]
+    return drop(module, spans, block.items.index(item))
+
+
+def span(module: Module, first: Part, last: Part) -> tuple[int, int]:
+    return (
+        module.source.offset(first.lineno, first.col_offset),
+        module.source.offset(last.end_lineno or last.lineno, last.end_col_offset or 0),
+    )
+
+
+def drop(module: Module, spans: Sequence[tuple[int, int]], index: int) -> Edit:
+    """Takes one of several parts out of a row of them; comments between them are refused."""
+    text = module.source.text
+    start, end = spans[index]
+    if index + 1 < len(spans):
+        end = spans[index + 1][0]
+    elif index:
+        start = spans[index - 1][1]
+    elif text[end:].startswith(","):
+        end += 1
+    between = text[start : spans[index][0]] + text[spans[index][1] : end]
+    if re.search(r"[#()]", between):
+        raise NoFix
+    return Edit(start, end, "")

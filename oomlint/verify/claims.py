@@ -11,6 +11,7 @@ from statistics import median
 from oomlint.rule import Claim
 from oomlint.verify.behaviour import gradient_rises, kept_weights_stay, trains_in_training_mode
 from oomlint.verify.memory_claims import bytes_fall, device_allocations_fall
+from oomlint.verify.pace import step_faster
 from oomlint.verify.record import Run, Step
 from oomlint.verify.schedule import schedule_from_start, schedule_per_step, windows_equal
 from oomlint.verify.series import (
@@ -37,6 +38,7 @@ from oomlint.verify.verdict import CONFIRMED, NO_EFFECT, NOT_MEASURED, REFUTED, 
 ANY_LOOP = frozenset(
     {
         Claim.PEAK_FALLS,
+        Claim.STEP_FASTER,
         Claim.GROWTH_STOPS,
         Claim.NODES_STOP,
         Claim.ERROR_GONE,
@@ -317,6 +319,7 @@ def off(factor: float) -> bool:
 
 JUDGES: dict[Claim, Callable[[Run, Run], Verdict]] = {
     Claim.PEAK_FALLS: peak_falls,
+    Claim.STEP_FASTER: step_faster,
     Claim.GROWTH_STOPS: growth_stops,
     Claim.NODES_STOP: nodes_stop,
     Claim.GRADIENT_SHRINKS: per_optimizer(gradient_shrinks),
