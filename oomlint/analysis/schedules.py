@@ -1,0 +1,106 @@
+"""Learning-rate schedules: which steps advance them, and of which optimizer they are."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from oomlint.analysis import knowledge
+from oomlint.analysis.knowledge import Role
+from oomlint.analysis.order import steps
+from oomlint.analysis.ownership import key_of
+from oomlint.analysis.state import Event, Kind, World
+from oomlint.analysis.values import (
+    Container,
+    Number,
+    Thing,
+    Unknown,
+    Value,
+    ancestors,
+    settled,
+)
+from oomlint.analysis.windows import Window
+
+# Schedulers of something else than the learning rate, or that are told where they are.
+OTHER_SCHEDULE = re.compile(
+    r"noise|compress|prun|spars|profil|beta|kl_|temp|mask|teach|curric|momentum|_wd|weight_?decay"
+    r"|warm_?up|sampl|batch",
+    re.IGNORECASE,
+)
+SCHEDULER_NAME = re.compile(r"^_?(\w*_)?(lr)?_?sched(uler)?s?(_?\w{1,4})?$", re.IGNORECASE)
+TOLD_WHERE = re.compile(r"timm\.scheduler|ReduceLROnPlateau")
+
+
+def advances(event: Event) -> bool:
+    """Whether an event is a `scheduler.step()` that moves a learning rate on by one.
+
+    One that is given an epoch sets the rate of that epoch, whenever it is called.
+    """
+    node = event.node
+    if event.kind is not Kind.SCHEDULER_STEP or not isinstance(node, ast.Call):
+        return False
+    if node.args or node.keywords or event.subject is None:
+        return False
+    subject = settled(event.subject)
+    if isinstance(subject, Thing):
+        return subject.role is Role.SCHEDULER and not TOLD_WHERE.search(subject.qualified)
+    name = subject.name if isinstance(subject, Unknown) else ""
+    name = name or subject.key.removesuffix("[*]").rsplit(".", 1)[-1]
+    return bool(SCHEDULER_NAME.match(name)) and not OTHER_SCHEDULE.search(name)
+
+
+def optimizer_of(scheduler: Value | None) -> Value | None:
+    """The optimizer that a scheduler was built for, where that can be seen."""
+    thing = settled(scheduler) if scheduler is not None else None
+    if not isinstance(thing, Thing):
+        return None
+    given = thing.arguments.get("optimizer", thing.arguments.get("0"))
+    if isinstance(given, Container) and given.items:
+        given = given.items[0]
+    if isinstance(given, Thing) and given.role is Role.SCHEDULER:
+        return optimizer_of(given)
+    return given
+
+
+def may_belong(scheduler: Value | None, step: Event) -> bool:
+    """Whether a scheduler may be that of the optimizer that steps."""
+    mine = optimizer_of(scheduler)
+    return mine is None or step.subject is None or key_of(mine) == key_of(step.subject)
+
+
+def steps_of(world: World, scheduler: Value | None) -> list[Event]:
+    """Steps of the optimizer that a scheduler changes; of any where that is not known."""
+    return [step for step in steps(world) if may_belong(scheduler, step)]
+
+
+PROGRESS = re.compile(r"epoch|step|iter|batch|resum|start|warm|first|count", re.IGNORECASE)
+
+
+def by_progress(advance: Event, step: Event | None = None) -> bool:
+    """Whether a schedule is advanced only at some places of the run, as its conditions say."""
+    shared = {id(guard.test) for guard in step.guards} if step is not None else set()
+    return any(
+        PROGRESS.search(ast.unparse(guard.test)) or "%" in guard.key
+        for guard in advance.guards
+        if id(guard.test) not in shared
+    )
+
+
+def counts_micro_batches(window: Window, advance: Event) -> bool:
+    """Whether the length of a schedule is written in micro-batches, so that it may advance on each.
+
+    It is where the scheduler was built from the length of a loader and nothing was divided.
+    """
+    thing = settled(advance.subject) if advance.subject is not None else None
+    if not isinstance(thing, Thing):
+        return False
+    texts = [
+        part.key
+        for name, value in thing.arguments.items()
+        if name not in ("0", "optimizer")
+        for part in ancestors(value).values()
+        if isinstance(part, Number | Unknown)
+    ]
+    counted = any("len(" in text for text in texts)
+    divided = any("/" in text or knowledge.ACCUMULATION_NAME.search(text) for text in texts)
+    return counted and not divided

@@ -1,0 +1,191 @@
+"""OOM208: a learning-rate scheduler that advances before the optimizer has stepped."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from oomlint.analysis import Model, edits
+from oomlint.analysis import questions as ask
+from oomlint.analysis.accumulation import targets_of
+from oomlint.analysis.answers import anchor, common, finding, make_fix, positions
+from oomlint.analysis.modules import Module, written
+from oomlint.analysis.remedies import lone_block, move, statement, step_end
+from oomlint.analysis.schedules import advances, by_progress, steps_of
+from oomlint.analysis.state import Event, Kind, Loop, World
+from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
+
+
+class SchedulerBeforeStep(Rule):
+    """
+    ## What it does
+    Checks for a learning-rate scheduler that is stepped before the first step of its optimizer: at
+    the start of the epoch, or before `optimizer.step()` in the loop.
+
+    ## Why is this bad?
+    A scheduler is built at its first learning rate. When it advances before the optimizer has
+    stepped once, that rate is never used and every later one comes a step or an epoch early;
+    PyTorch warns about it at run time. Schedulers that are told the epoch (`scheduler.step(epoch)`)
+    are not concerned.
+
+    ## Example
+    ```python
+    import torch
+
+    def train(model, loader, criterion, epochs):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=10)
+        for epoch in range(epochs):
+            scheduler.step()
+            for inputs, targets in loader:
+                optimizer.zero_grad()
+                loss = criterion(model(inputs), targets)
+                loss.backward()
+                optimizer.step()
+    ```
+
+    Use instead:
+    ```python
+    import torch
+
+    def train(model, loader, criterion, epochs):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=10)
+        for epoch in range(epochs):
+            for inputs, targets in loader:
+                optimizer.zero_grad()
+                loss = criterion(model(inputs), targets)
+                loss.backward()
+                optimizer.step()
+            scheduler.step()
+    ```
+
+    ## Fix safety
+    Unsafe: every learning rate is used one step, or one epoch, later than before.
+
+    ## Measured
+    Before the fix the schedule has advanced once when the optimizer takes its first step, after it
+    not at all; PyTorch's warning is gone.
+
+    ## References
+    - [PyTorch: how to adjust the learning rate](https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate)
+    """
+
+    code = "OOM208"
+    name = "scheduler-before-step"
+    severity = Severity.ERROR
+    tokens = (("step(",), ("sched", "Sched"))
+    token_pattern = re.compile(rb"step\(\s*\)")
+    claims = (Claim.SCHEDULE_FROM_START,)
+
+    def check(self, model: Model) -> Iterator[Finding]:
+        seen: set[int] = set()
+        # On every micro-batch of a window it is another rule's.
+        micro = {id(w.loop.node) for world in model.worlds for w in ask.windows(world)}
+        for world in model.worlds:
+            for advance, step in too_early(world):
+                node = anchor(model, advance)
+                if (
+                    node is None
+                    or id(node) in seen
+                    or any(id(m.node) in micro for m in advance.loops)
+                ):
+                    continue
+                seen.add(id(node))
+                path = [(advance, "scheduler advances"), (step, "first step of the optimizer")]
+                message = (
+                    "the scheduler advances before the optimizer steps: "
+                    "the first learning rate of the schedule is never used"
+                )
+                yield finding(model, self, node, message, remedy(model, world, advance, step), path)
+
+
+def too_early(world: World) -> Iterator[tuple[Event, Event]]:
+    """Advances of a schedule with no step of its optimizer before them, and the step behind."""
+    for advance in world.events:
+        if not advances(advance) or is_expected(advance):
+            continue
+        steps = steps_of(world, advance.subject)
+        if any(step.index < advance.index for step in steps) or stepped_unseen(world, advance):
+            continue
+        loops = own_loops(advance)
+        marks = loops[-1].marks if loops else ()
+        step = next((s for s in steps if s.marks[: len(marks)] == marks), None)
+        if step is None or step.detail.get("stepper"):
+            continue
+        if not loops and advances_again(world, advance):
+            # Before all loops it may be brought to where an earlier run ended.
+            continue
+        if not by_progress(advance, step):
+            yield advance, step
+
+
+def own_loops(advance: Event) -> tuple[Loop, ...]:
+    """The loops around an advance without one that goes through the schedulers themselves."""
+    node, loops = advance.node, advance.loops
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        name = written(node.func.value)
+        while loops and name in targets_of(loops[-1].node):
+            loops = loops[:-1]
+    return loops
+
+
+def stepped_unseen(world: World, advance: Event) -> bool:
+    """Whether an optimizer may have stepped where it cannot be seen."""
+    return any(
+        e.kind is Kind.ENGINE_STEP
+        or (e.kind is Kind.OPAQUE_CALL and any(ask.may_touch(e, s.subject) for s in steps))
+        for steps in [steps_of(world, advance.subject)]
+        for e in world.events[: advance.index]
+    )
+
+
+def advances_again(world: World, advance: Event) -> bool:
+    return any(
+        advances(e) and e.node is not advance.node and ask.same(e.subject, advance.subject)
+        for e in world.events
+    )
+
+
+def is_expected(advance: Event) -> bool:
+    """Whether the function knows: the warning is silenced, or the schedule's position set."""
+    function = advance.function
+    text = function.code if function is not None else advance.module.source.text
+    return bool(re.search(r"simplefilter|filterwarnings|\.last_epoch\s*=[^=]|_step_count", text))
+
+
+def remedy(model: Model, world: World, advance: Event, step: Event) -> Fix | None:
+    """The scheduler moves behind the step, or behind the loop or call that steps."""
+    module = model.module
+    depth = common(advance.calls, step.calls)
+    if advance.module is not module or len(advance.calls) != depth:
+        return None
+    place_module, node = positions(step)[depth]
+    if place_module is not module or not isinstance(node, ast.expr | ast.stmt):
+        return None
+    moved = lone_block(module, statement(advance))
+    if len(own_loops(advance)) < len(advance.loops):
+        loop = module.parents[moved]
+        if not isinstance(loop, ast.For) or loop.body != [moved] or loop.orelse:
+            return None
+        moved = lone_block(module, loop)
+    target = sibling(module, moved, module.statement_of(node))
+    if target is None:
+        return None
+    if node is step.node and target is statement(step):
+        target = step_end(world, step)
+    changes = move(module, moved, target, behind=True)
+    title = "Step the scheduler after the optimizer"
+    return make_fix(title, changes, Safety.UNSAFE) if changes else None
+
+
+def sibling(module: Module, moved: ast.stmt, inner: ast.stmt) -> ast.stmt | None:
+    """The statement of the same block as `moved` that holds `inner`."""
+    parent = module.parents[moved]
+    blocks = [block for _, block in ast.iter_fields(parent) if isinstance(block, list)]
+    block = next((block for block in blocks if moved in block), [])
+    for node in (inner, *module.enclosing(inner)):
+        if node in block and isinstance(node, ast.stmt):
+            return node if edits.first_row(node) > edits.first_row(moved) else None
+    return None
