@@ -60,8 +60,12 @@ class Claim(Enum):
     SCHEDULE_FROM_START = "the first step uses the first learning rate of the schedule"
     SCHEDULE_PER_STEP = "the schedule advances once for each step"
     WINDOWS_EQUAL = "the first window has as many micro-batches as the others"
+    STEPS_TAKEN = "the gradient scaler skips fewer steps"
+    SCALER_AT_REST = "the gradient is the same without the work of a gradient scaler"
+    GRADIENTS_SURVIVE = "fewer elements of the gradient are zero"
     STEP_FASTER = "a step takes less time"
     ERROR_GONE = "the error is gone"
+    WARNING_GONE = "the warning is gone"
     BYTES_FALL = "fewer device bytes stay allocated"
     DEVICE_ALLOCATIONS_FALL = "the allocator asks the device for memory less often"
 

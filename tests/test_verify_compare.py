@@ -63,6 +63,10 @@ def clipped(raw: float, norm: float, bound: float = 1.0) -> Run:
     return run(max_norm=bound, norm_type=2.0, raw_norm=raw, bounded_norm=norm, gradient_norm=norm)
 
 
+def warned(*texts: str) -> Run:
+    return replace(run(), warnings=tuple(f"FutureWarning: {text}" for text in texts))
+
+
 TWICE = run(requested_peak=32 * MIB)
 GROWS = run(allocated=lambda i: 8 * MIB + i * 1024)
 NODES = run(nodes=lambda i: 20 + 8 * i)
@@ -122,6 +126,64 @@ CASES = {
         Claim.DEVICE_ALLOCATIONS_FALL,
         run(device_allocations=lambda i: 9 if i < 2 else 0),
         run(device_allocations=lambda i: 4 if i < 2 else 0),
+        NO_EFFECT,
+        NO_EFFECT,
+    ),
+    "the scaler skips every step": (
+        Claim.STEPS_TAKEN,
+        run(skipped=True, gradient_norm=None),
+        run(skipped=lambda i: i < 2),
+        CONFIRMED,
+        REFUTED,
+    ),
+    "the scaler skips the first step": (
+        Claim.STEPS_TAKEN,
+        run(skipped=lambda i: i < 1),
+        run(skipped=lambda i: i < 1),
+        NO_EFFECT,
+        NO_EFFECT,
+    ),
+    "the scaler rests": (Claim.SCALER_AT_REST, run(scaler_calls=2), run(), CONFIRMED, REFUTED),
+    "the scaler rests and the gradient is another": (
+        Claim.SCALER_AT_REST,
+        run(scaler_calls=2),
+        run(gradient_norm=2.0),
+        REFUTED,
+        REFUTED,
+    ),
+    "the scaler has less to do": (
+        Claim.SCALER_AT_REST,
+        run(scaler_calls=3),
+        run(scaler_calls=2),
+        NO_EFFECT,
+        REFUTED,
+    ),
+    "small gradients survive": (
+        Claim.GRADIENTS_SURVIVE,
+        run(zero_share=0.8),
+        run(zero_share=0.1),
+        CONFIRMED,
+        REFUTED,
+    ),
+    "some zeros more": (
+        Claim.GRADIENTS_SURVIVE,
+        run(zero_share=0.52),
+        run(zero_share=0.5),
+        NO_EFFECT,
+        NO_EFFECT,
+    ),
+    "nothing is known of zeros": (
+        Claim.GRADIENTS_SURVIVE,
+        run(skipped=True, gradient_norm=None),
+        run(zero_share=0.5),
+        NOT_MEASURED,
+        NOT_MEASURED,
+    ),
+    "the script warns": (Claim.WARNING_GONE, warned("old name"), run(), CONFIRMED, REFUTED),
+    "the script warns of something else": (
+        Claim.WARNING_GONE,
+        warned("old name"),
+        warned("older name"),
         NO_EFFECT,
         NO_EFFECT,
     ),

@@ -90,7 +90,7 @@ def main(path: str) -> NoReturn:
     module = as_main(order, recorder)
     gc.collect()
     gc.freeze()  # what torch itself made is not searched for live tensors
-    journal.end(run(order, module))
+    journal.end(run(order, module, journal))
 
 
 def die_with_parent() -> None:
@@ -190,10 +190,11 @@ def as_main(order: Order, recorder: Any) -> types.ModuleType:
     return module
 
 
-def run(order: Order, module: types.ModuleType) -> Ending:
+def run(order: Order, module: types.ModuleType, journal: Journal) -> Ending:
     text = Path(order.text).read_text("utf-8")
     # Tracebacks and inspect show the text that runs, which may not be the one on the disk.
     linecache.cache[order.script] = (len(text), None, text.splitlines(True), order.script)
+    listen(order.script, journal)
     try:
         code = compile(instrumented(text, order.script, order.region), order.script, "exec")
     except SyntaxError as error:
@@ -206,6 +207,21 @@ def run(order: Order, module: types.ModuleType) -> Ending:
         show(error, order.script)
         return raised(error, order.script)
     return Ending(record.FINISHED)
+
+
+def listen(script: str, journal: Journal) -> None:
+    """Notes the warnings that Python shows for a row of the script."""
+    shown = warnings.showwarning
+
+    def show_and_note(
+        message: Any, category: Any, filename: str, lineno: int, *args: Any, **kwargs: Any
+    ) -> None:
+        if filename == script:
+            text = f"{category.__name__}: {one_line(str(message))}"
+            journal.write(record.dump({"warning": text}))
+        shown(message, category, filename, lineno, *args, **kwargs)
+
+    warnings.showwarning = show_and_note
 
 
 def exited(error: SystemExit) -> Ending:

@@ -12,6 +12,12 @@ from oomlint.rule import Claim
 from oomlint.verify.behaviour import gradient_rises, kept_weights_stay, trains_in_training_mode
 from oomlint.verify.memory_claims import bytes_fall, device_allocations_fall
 from oomlint.verify.pace import step_faster
+from oomlint.verify.precision import (
+    gradients_survive,
+    scaler_at_rest,
+    steps_taken,
+    warning_gone,
+)
 from oomlint.verify.record import Run, Step
 from oomlint.verify.schedule import schedule_from_start, schedule_per_step, windows_equal
 from oomlint.verify.series import (
@@ -329,6 +335,10 @@ JUDGES: dict[Claim, Callable[[Run, Run], Verdict]] = {
     Claim.NORM_BOUNDED: per_optimizer(norm_bounded),
     Claim.PARAMETERS_MOVE: per_optimizer(parameters_move),
     Claim.UPDATE_RESTORED: per_optimizer(update_restored),
+    Claim.STEPS_TAKEN: per_optimizer(steps_taken),
+    Claim.SCALER_AT_REST: per_optimizer(scaler_at_rest),
+    Claim.GRADIENTS_SURVIVE: per_optimizer(gradients_survive),
+    Claim.WARNING_GONE: warning_gone,
     Claim.BYTES_FALL: bytes_fall,
     Claim.DEVICE_ALLOCATIONS_FALL: device_allocations_fall,
     Claim.SCHEDULE_FROM_START: per_optimizer(schedule_from_start),

@@ -82,6 +82,14 @@ def gradient_norm(parameters: list[torch.Tensor], norm_type: float = 2.0) -> flo
     return float(math.fsum(norm**norm_type for norm in norms) ** (1 / norm_type))
 
 
+def zero_share(parameters: list[torch.Tensor]) -> float | None:
+    """The share of the gradients' elements that are zero; None where there are no gradients."""
+    found = [values(p.grad) for p in parameters if p.grad is not None]
+    total = sum(gradient.numel() for gradient in found)
+    kept = sum(int(torch.count_nonzero(gradient)) for gradient in found)
+    return 1 - kept / total if total else None
+
+
 def copied(parameter: torch.Tensor) -> torch.Tensor:
     plain = parameter.detach()
     return plain.cpu() if plain.is_cuda and torch.version.cuda else plain.clone()

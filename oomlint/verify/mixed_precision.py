@@ -32,6 +32,11 @@ FLOAT32 = (
     "upsample_bilinear2d.vec",
 )
 LOWER = (torch.float16, torch.bfloat16)
+# What CUDA's autocast says of binary_cross_entropy, whatever its inputs are.
+UNSAFE = (
+    "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\n"
+    "binary_cross_entropy_with_logits and BCEWithLogits are safe to autocast."
+)
 
 
 class Chosen(threading.local):
@@ -39,6 +44,7 @@ class Chosen(threading.local):
 
     cuda: torch.dtype = torch.float16
     cpu: torch.dtype = torch.bfloat16
+    on_cuda: bool = False  # whether the autocast that is on is CUDA's
 
 
 chosen = Chosen()
@@ -53,6 +59,13 @@ def install() -> None:
         warnings.simplefilter("ignore")
         for name in FLOAT32:
             library.impl(name, in_float32(name), "AutocastCPU")
+        library.impl("binary_cross_entropy", refused_on_cuda, "AutocastCPU")
+
+
+def refused_on_cuda(*args: Any, **kwargs: Any) -> Any:
+    if chosen.on_cuda:
+        raise RuntimeError(UNSAFE)
+    return in_float32("binary_cross_entropy")(*args, **kwargs)
 
 
 def in_float32(name: str) -> Any:
@@ -86,6 +99,7 @@ def patch_switches() -> None:
 
     def set_autocast_enabled(*args: Any) -> None:
         device_type, value = args if len(args) == 2 else ("cuda", args[0])
+        chosen.on_cuda = device_type == "cuda" and value
         set_enabled("cpu" if device_type == "cuda" else device_type, value)
 
     def get_autocast_dtype(device_type: str) -> torch.dtype:

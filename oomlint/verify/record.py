@@ -57,6 +57,8 @@ class Step:
     device_allocations: int = 0  # requests that the cache could not serve
     evaluating: int = 0  # modules around the optimizer's parameters that are in evaluation mode
     aliases: int = 0  # other live tensors in the memory of the optimizer's parameters
+    scaler_calls: int = 0  # that scale a loss or unscale gradients, since the last attempt
+    zero_share: float | None = None  # of the elements of the gradient
     advances: int = 0  # of the learning-rate schedule since the optimizer's last attempt
 
 
@@ -79,6 +81,7 @@ class Run:
     unit: str
     steps: tuple[Step, ...]
     ending: Ending
+    warnings: tuple[str, ...] = ()  # that point at the script, once each
 
     @property
     def measured(self) -> bool:
@@ -120,6 +123,8 @@ def load(path: Path) -> tuple[dict[str, Any], tuple[Step, ...], Ending | None]:
             break  # the line that was being written when the child died
         if "step" in entry:
             steps.append(step_from(entry["step"]))
+        elif "warning" in entry:
+            head.setdefault("warnings", []).append(entry["warning"])
         elif "ending" in entry:
             ending = Ending(**entry["ending"])
         else:

@@ -17,7 +17,14 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from oomlint.verify.gradients import Clipping, Follower, copied, gradient_norm, update_norm
+from oomlint.verify.gradients import (
+    Clipping,
+    Follower,
+    copied,
+    gradient_norm,
+    update_norm,
+    zero_share,
+)
 from oomlint.verify.meters import Meter, live_nodes
 from oomlint.verify.modes import aliases, evaluating, models_of
 from oomlint.verify.record import ITERATION, OPTIMIZER, Step
@@ -45,6 +52,7 @@ class Recorder:
         self.scale = 1.0
         self.advancing = False  # a scheduler's step is running, or its constructor's first one
         self.losses: list[float] = []
+        self.scaler_calls = 0
         self.true_loss: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
         # With a region, steps count from its first entry on.
         self.open = not bounded
@@ -188,6 +196,7 @@ class Recorder:
             "evaluating": evaluating(follower.models),
             "aliases": aliases(follower.parameters()),
             "advances": follower.advances,
+            "zero_share": zero_share(follower.parameters()),
         }
 
     def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -221,11 +230,15 @@ class Recorder:
             self.order += 1
         follower.attempts += 1
         losses, self.losses = self.losses, []
+        calls, self.scaler_calls = self.scaler_calls, 0
         loss = math.fsum(losses) / len(losses) if losses else None
         if self.depth:
             self.training = follower.reached = True
         if self.counts(follower):
-            self.record(OPTIMIZER, {**seen, "optimizer": follower.ordinal, "loss": loss})
+            self.record(
+                OPTIMIZER,
+                {**seen, "optimizer": follower.ordinal, "loss": loss, "scaler_calls": calls},
+            )
         follower.backwards = follower.advances = 0
         follower.raw_norm = None
         if self.counts(follower) and follower.attempts >= self.wanted:
@@ -293,6 +306,7 @@ class Recorder:
         scaled = original(scaler, outputs)
         if not scaler.is_enabled():
             return scaled
+        self.scaler_calls += 1
         if isinstance(scaled, torch.Tensor) and isinstance(outputs, torch.Tensor):
             self.mark(scaled, outputs, float(scaler.get_scale()))
         elif isinstance(scaled, (list, tuple)):
@@ -316,6 +330,7 @@ class Recorder:
     def around_unscale(self, original: Any, scaler: Any, optimizer: Any) -> None:
         original(scaler, optimizer)
         if scaler.is_enabled():
+            self.scaler_calls += 1
             self.follower(optimizer).scale_left /= float(scaler.get_scale())
 
     def around_clip_norm(

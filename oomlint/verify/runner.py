@@ -90,6 +90,7 @@ def run_text(
         unit=unit,
         steps=tuple(step for step in steps if step.unit == unit),
         ending=ending or own or Ending(record.KILLED, "ended without a word"),
+        warnings=tuple(dict.fromkeys(head.get("warnings", ()))),
     )
 
 
