@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from oomlint.analysis.modules import Function, Module
 from oomlint.rule import Edit
 
-
 Part = ast.expr | ast.keyword
 
 
