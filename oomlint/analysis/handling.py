@@ -1,0 +1,155 @@
+"""Where code handles that the device ran out of memory: by type, by text, by a helper."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from oomlint.analysis import sites
+from oomlint.analysis.modules import Function, Module, written
+
+# What a module must say somewhere for its handlers to be about memory.
+TEXTS = (
+    "out of memory",
+    "Out of memory",
+    "OUT OF MEMORY",
+    "OutOfMemory",
+    "oom",
+    "OOM",
+    "empty_cache",
+)
+MESSAGE = re.compile(r"out of memory|alloc_failed|defaultcpuallocator", re.IGNORECASE)
+TYPE = re.compile(r"(\w+\.)*_?OutOfMemoryError|(\w+\.)*OOMError")
+HELPER = re.compile(r"(^|_)(oom|out_of_(\w+_)?memory|should_reduce_batch_size)($|_)", re.IGNORECASE)
+BROAD = re.compile(r"(RuntimeError|Exception|BaseException|torch\.AcceleratorError)")
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """Statements that run while an out-of-memory error is being handled.
+
+    `block` is the list that holds them from `first` on; `test` is what tells the error apart,
+    None where its type does. It is not `sure` where any error is handled by an emptied cache.
+    """
+
+    attempt: ast.Try
+    handler: ast.ExceptHandler
+    block: list[ast.stmt]
+    first: int
+    test: ast.expr | None
+    function: Function | None
+    sure: bool = True
+
+    @property
+    def statements(self) -> list[ast.stmt]:
+        return self.block[self.first :]
+
+
+def arms(module: Module) -> Iterator[Arm]:
+    """Every place in a file that handles an out-of-memory error, in source order."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Try):
+            function = module.function_of(node)
+            for handler in node.handlers:
+                yield from arms_of(module, node, handler, function)
+
+
+def arms_of(
+    module: Module, attempt: ast.Try, handler: ast.ExceptHandler, function: Function | None
+) -> Iterator[Arm]:
+    caught = caught_types(module, handler, function)
+    if caught and all(TYPE.fullmatch(name) for name in caught):
+        yield Arm(attempt, handler, handler.body, 0, None, function)
+        return
+    if caught and not any(BROAD.fullmatch(name) or TYPE.fullmatch(name) for name in caught):
+        return
+    for index, statement in enumerate(handler.body):
+        if not isinstance(statement, ast.If):
+            continue
+        truth = means_oom(handler, statement.test)
+        if truth is True:
+            yield Arm(attempt, handler, statement.body, 0, statement.test, function)
+        elif truth is False and statement.orelse:
+            yield Arm(attempt, handler, statement.orelse, 0, statement.test, function)
+        elif truth is False and leaves(statement.body):
+            yield Arm(attempt, handler, handler.body, index + 1, statement.test, function)
+        else:
+            continue
+        return
+    if any("empty_cache(" in written(statement) for statement in handler.body):
+        yield Arm(attempt, handler, handler.body, 0, None, function, sure=False)
+
+
+def caught_types(
+    module: Module, handler: ast.ExceptHandler, function: Function | None
+) -> list[str]:
+    """Qualified names of the types that a handler catches; its own words where nothing is known."""
+    if handler.type is None:
+        return []
+    nodes = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return [sites.qualified_name(module, node, function) or written(node) for node in nodes]
+
+
+def means_oom(handler: ast.ExceptHandler, test: ast.expr) -> bool | None:
+    """Whether a test is true of these errors only, False for the contrary, None for neither."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        inner = means_oom(handler, test.operand)
+        return None if inner is None else not inner
+    if isinstance(test, ast.BoolOp):
+        found = {means_oom(handler, value) for value in test.values} - {None}
+        return found.pop() if len(found) == 1 else None
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        return compared(test)
+    if isinstance(test, ast.Call):
+        return called(test)
+    if isinstance(test, ast.Name):
+        return assigned(handler, test.id)
+    return None
+
+
+def compared(test: ast.Compare) -> bool | None:
+    if not is_message(test.left) and not any(is_message(part) for part in test.comparators):
+        return None
+    op = test.ops[0]
+    if isinstance(op, ast.In | ast.Eq | ast.NotEq):
+        return not isinstance(op, ast.NotEq)
+    if isinstance(op, ast.NotIn):
+        return False
+    return None
+
+
+def is_message(node: ast.expr) -> bool:
+    return (
+        isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and MESSAGE.search(node.value) is not None
+    )
+
+
+def called(test: ast.Call) -> bool | None:
+    name = written(test.func)
+    if name == "isinstance" and len(test.args) == 2:
+        kinds = test.args[1].elts if isinstance(test.args[1], ast.Tuple) else [test.args[1]]
+        return True if all(TYPE.fullmatch(written(kind)) for kind in kinds) else None
+    if name == "any" and any(
+        is_message(part) for part in ast.walk(test) if isinstance(part, ast.expr)
+    ):
+        return True
+    if any(is_message(argument) for argument in test.args):
+        return True
+    return True if HELPER.search(name.rsplit(".", 1)[-1]) else None
+
+
+def assigned(handler: ast.ExceptHandler, name: str) -> bool | None:
+    """What a name of the handler says that was assigned such a test."""
+    for statement in handler.body:
+        if isinstance(statement, ast.Assign) and written(statement.targets[0]) == name:
+            return means_oom(handler, statement.value)
+    return None
+
+
+def leaves(body: list[ast.stmt]) -> bool:
+    """Whether a block certainly leaves the function or the iteration."""
+    return isinstance(body[-1], ast.Raise | ast.Return | ast.Continue | ast.Break)
