@@ -66,7 +66,18 @@ def windows(world: World) -> tuple[Window, ...]:
     return tuple(found.values())
 
 
-def guarded_window(world: World, step: Event) -> Window | None:
+@once
+def counted_windows(world: World) -> tuple[Window, ...]:
+    """The windows that the script counts itself, those whose backward Accelerate makes included."""
+    found = {id(window.step.node): window for window in windows(world) if window.guard is not None}
+    for step in steps(world):
+        window = guarded_window(world, step, "accelerator")
+        if window is not None and "accumulate" not in window.backward.contexts:
+            found.setdefault(id(step.node), window)
+    return tuple(found.values())
+
+
+def guarded_window(world: World, step: Event, wrapper: str = "") -> Window | None:
     """`loss.backward()` in every iteration, the step under `if (i + 1) % n == 0`."""
     if not step.loops or not step.guards:
         return None
@@ -80,15 +91,15 @@ def guarded_window(world: World, step: Event) -> Window | None:
             e.index < step.index and any(m.serial == loop.serial for m in e.loops)
             for e in world.of(Kind.BACKWARD)
         ):
-            return window_in(world, step, loop, guard)
+            return window_in(world, step, loop, guard, wrapper)
     return None
 
 
-def window_in(world: World, step: Event, loop: Loop, guard: Guard) -> Window | None:
+def window_in(world: World, step: Event, loop: Loop, guard: Guard, wrapper: str) -> Window | None:
     for event in world.of(Kind.BACKWARD):
         if event.index > step.index:
             break
-        if event.detail.get("wrapper"):
+        if event.detail.get("wrapper", "") != wrapper:
             continue
         inside = any(mark.serial == loop.serial for mark in event.loops)
         if not inside or any(same_test(guard, other) for other in event.guards):
