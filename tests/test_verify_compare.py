@@ -76,6 +76,28 @@ FOREIGN = ended(RAISED, "needs the package timm", "ModuleNotFoundError")
 
 # claim, before, after; the verdict there and with the two swapped
 CASES = {
+    "a part is frozen": (
+        Claim.FEWER_TRAIN,
+        run(trainable=100),
+        run(trainable=40),
+        CONFIRMED,
+        REFUTED,
+    ),
+    "nothing is frozen": (
+        Claim.FEWER_TRAIN,
+        run(trainable=100),
+        run(trainable=100),
+        NO_EFFECT,
+        NO_EFFECT,
+    ),
+    "all is frozen": (
+        Claim.FEWER_TRAIN,
+        run(trainable=100),
+        run(trainable=0),
+        NOT_MEASURED,
+        NOT_MEASURED,
+    ),
+    "parameters that nobody counted": (Claim.FEWER_TRAIN, run(), run(), NOT_MEASURED, NOT_MEASURED),
     "a step is faster": (Claim.STEP_FASTER, run(), run(seconds=0.02), CONFIRMED, REFUTED),
     "steps are as slow now and then": (
         Claim.STEP_FASTER,

@@ -225,7 +225,8 @@ FRAMEWORK_HOOK = re.compile(
 )
 LIGHTNING_MODULE = re.compile(r"(\w+\.)*LightningModule$|^pl\.LightningModule$")
 MODULE_BASE = re.compile(
-    r"torch\.nn\.(modules\.\w+\.)*[A-Z]\w*|(\w+\.)*LightningModule|(\w+\.)*PreTrainedModel"
+    r"torch\.nn\.(modules\.\w+\.)*(?!\w*Parameter$|Buffer$)[A-Z]\w*"
+    r"|(\w+\.)*LightningModule|(\w+\.)*PreTrainedModel"
 )
 # What touches gradients after the window: p.grad.mul_, scale_grads, all-reduce of gradients.
 GRADIENT_SCALING = re.compile(

@@ -56,3 +56,15 @@ def kept_weights_stay(before: tuple[Step, ...], after: tuple[Step, ...]) -> Verd
     if other:
         return Verdict(REFUTED, f"only after the fix, {reason}", claim)
     return Verdict(CONFIRMED, f"before, {reason}; after, none does", claim)
+
+
+def fewer_train(before: tuple[Step, ...], after: tuple[Step, ...]) -> Verdict:
+    """By the elements that require gradients at the first step; nothing else counts as freezing."""
+    claim = Claim.FEWER_TRAIN
+    one, other = (steps[0].trainable if steps else None for steps in (before, after))
+    if not one or not other:
+        return Verdict(NOT_MEASURED, "no parameter requires gradients at a step", claim)
+    if one == other:
+        return Verdict(NO_EFFECT, f"{one} parameters are trained before and after", claim)
+    reason = f"{one} parameters are trained before and {other} after"
+    return Verdict(CONFIRMED if other < one else REFUTED, reason, claim)

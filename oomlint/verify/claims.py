@@ -9,7 +9,12 @@ from itertools import pairwise
 from statistics import median
 
 from oomlint.rule import Claim
-from oomlint.verify.behaviour import gradient_rises, kept_weights_stay, trains_in_training_mode
+from oomlint.verify.behaviour import (
+    fewer_train,
+    gradient_rises,
+    kept_weights_stay,
+    trains_in_training_mode,
+)
 from oomlint.verify.memory_claims import bytes_fall, device_allocations_fall
 from oomlint.verify.pace import step_faster
 from oomlint.verify.precision import (
@@ -326,6 +331,7 @@ def off(factor: float) -> bool:
 JUDGES: dict[Claim, Callable[[Run, Run], Verdict]] = {
     Claim.PEAK_FALLS: peak_falls,
     Claim.STEP_FASTER: step_faster,
+    Claim.FEWER_TRAIN: per_optimizer(fewer_train),
     Claim.GROWTH_STOPS: growth_stops,
     Claim.NODES_STOP: nodes_stop,
     Claim.GRADIENT_SHRINKS: per_optimizer(gradient_shrinks),

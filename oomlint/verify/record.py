@@ -56,6 +56,7 @@ class Step:
     raw_norm: float | None = None  # before clipping, in true units
     device_allocations: int = 0  # requests that the cache could not serve
     evaluating: int = 0  # modules around the optimizer's parameters that are in evaluation mode
+    trainable: int | None = None  # elements of the optimizer's parameters that require gradients
     aliases: int = 0  # other live tensors in the memory of the optimizer's parameters
     scaler_calls: int = 0  # that scale a loss or unscale gradients, since the last attempt
     zero_share: float | None = None  # of the elements of the gradient

@@ -194,6 +194,7 @@ class Recorder:
             "bounded_norm": clip.norm() / divisor if clip else None,
             "raw_norm": follower.raw_norm,
             "evaluating": evaluating(follower.models),
+            "trainable": sum(p.numel() for p in follower.parameters() if p.requires_grad),
             "aliases": aliases(follower.parameters()),
             "advances": follower.advances,
             "zero_share": zero_share(follower.parameters()),

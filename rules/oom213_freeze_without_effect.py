@@ -1,0 +1,113 @@
+"""OOM213: `requires_grad = False` on a module, which freezes nothing."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from oomlint.analysis import Model, edits
+from oomlint.analysis.answers import finding, make_fix, short
+from oomlint.analysis.knowledge import Evidence
+from oomlint.analysis.modules import Module, written
+from oomlint.analysis.state import World
+from oomlint.analysis.submodules import is_module
+from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
+
+
+class FreezeWithoutEffect(Rule):
+    """
+    ## What it does
+    Checks for `module.requires_grad = False` on a module instead of on its parameters.
+
+    ## Why is this bad?
+    `requires_grad` belongs to tensors. On a module the assignment makes a new attribute that
+    nothing reads: the part that was meant to be frozen is trained all the same, and its
+    activations, gradients and optimizer state stay in memory.
+
+    ## Example
+    ```python
+    import torchvision
+
+    model = torchvision.models.resnet18()
+    model.requires_grad = False
+    ```
+
+    Use instead:
+    ```python
+    import torchvision
+
+    model = torchvision.models.resnet18()
+    model.requires_grad_(False)
+    ```
+
+    ## Fix safety
+    Unsafe: the parameters stop being trained, as was meant.
+
+    ## Measured
+    The number of parameters that the optimizer trains falls by those of the module.
+
+    ## References
+    - [PyTorch: Module.requires_grad_](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.requires_grad_)
+    """
+
+    code = "OOM213"
+    name = "freeze-without-effect"
+    severity = Severity.ERROR
+    tokens = ((".requires_grad", ". requires_grad"),)
+    token_pattern = re.compile(rb"\.\s*requires_grad\s*=[^=]")
+    claims = (Claim.FEWER_TRAIN,)
+
+    def check(self, model: Model) -> Iterator[Finding]:
+        world = World(model.project, model.module)
+        for node in model.module.parents:
+            if not isinstance(node, ast.Assign):
+                continue
+            for target in node.targets:
+                if not isinstance(target, ast.Attribute) or target.attr != "requires_grad":
+                    continue
+                if not freezes_nothing(world, target.value, node.value):
+                    continue
+                text = short(model.module, target.value)
+                message = (
+                    f"`{text}` is a module: `requires_grad` on it is a plain attribute, and its"
+                    " parameters are trained all the same"
+                )
+                yield finding(model, self, node, message, freeze(model.module, node, target))
+
+
+def freezes_nothing(world: World, owner: ast.expr, value: ast.expr) -> bool:
+    """Whether a flag is set on a module that has no such flag of its own."""
+    module = world.subject
+    literal = isinstance(value, ast.Constant)
+    if isinstance(value, ast.Constant) and value.value is not False:
+        return False
+    function = module.function_of(owner)
+    evidence = is_module(world, owner, function)
+    if evidence is None or (not literal and evidence is not Evidence.CONSTRUCTED):
+        return False
+    if isinstance(owner, ast.Name) and function is not None:
+        arguments = function.node.args.args
+        if function.owner is not None and arguments and owner.id == arguments[0].arg:
+            return False  # `self.requires_grad`: the class's own setting
+    return not is_read(module, owner)
+
+
+def is_read(module: Module, owner: ast.expr) -> bool:
+    """Whether the file looks at the attribute: then it is a flag of the project's own."""
+    text = f"{written(owner)}.requires_grad"
+    return any(
+        isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Load)
+        and node.attr == "requires_grad"
+        and written(node) == text
+        for node in module.parents
+    )
+
+
+def freeze(module: Module, statement: ast.Assign, target: ast.Attribute) -> Fix | None:
+    if len(statement.targets) > 1:
+        return None
+    call = f"{module.segment(target.value)}.requires_grad_({module.segment(statement.value)})"
+    edit = edits.replace(module, statement, call)
+    return make_fix(f"Write `{call}`", [edit], Safety.UNSAFE)
