@@ -51,12 +51,13 @@ def window_of(world: World, backward: Event) -> tuple[Event, Loop] | None:
     """The first forward and the loop of a window that could be backpropagated part by part."""
     if backward.value is None or len(world.of(Kind.FORWARD)) < 2:
         return None
-    held = ancestors(backward.value).keys() - walked_before(world, backward)
+    held = ancestors(backward.value)
     forwards = [
         event
         for event in world.of(Kind.FORWARD)
         if id(event.value) in held and event.detail.get("mode") is True
     ]
+    forwards = [event for event in forwards if waits_for(world, event, backward)]
     for i, later in enumerate(forwards):
         for first in forwards[:i]:
             loop = crossed(first, later) if first.node is later.node else None
@@ -67,14 +68,17 @@ def window_of(world: World, backward: Event) -> tuple[Event, Loop] | None:
     return None
 
 
-def walked_before(world: World, backward: Event) -> set[int]:
-    """What earlier backwards went through: its graph is gone, whatever list it may still be in."""
-    return {
-        key
+def waits_for(world: World, forward: Event, backward: Event) -> bool:
+    """Whether this is the first backward through a forward: the next ones find no graph."""
+    if forward.index > backward.index:
+        # A list that was emptied since, and filled again.
+        return False
+    return not any(
+        forward.index < event.index < backward.index
+        and event.value is not None
+        and id(forward.value) in ancestors(event.value)
         for event in world.of(Kind.BACKWARD)
-        if event.index < backward.index and event.value is not None
-        for key in ancestors(event.value)
-    }
+    )
 
 
 def same_model(first: Event, later: Event) -> bool:
