@@ -113,9 +113,10 @@ def undivided(window: Window) -> bool:
     if "accumulate" in window.backward.contexts:
         return False
     # Erased on every micro-batch there is nothing to divide: that is another rule's.
-    between = window.world.events[window.backward.index : window.step.index]
+    first, last = window.backward.index, window.step.index
     return not any(
-        e.kind is Kind.ZERO_GRAD and ask.concerns(e, window.optimizer) for e in between
+        first < e.index < last and ask.concerns(e, window.optimizer)
+        for e in window.world.of(Kind.ZERO_GRAD)
     ) and ask.only_backward(window)
 
 

@@ -80,10 +80,8 @@ class ClipBeforeUnscale(Rule):
         seen: set[int] = set()
         right = unscaled_clips(model)
         for world in model.worlds:
-            for clip in world.events:
-                if clip.kind is not Kind.CLIP or clip.detail.get("wrapper"):
-                    continue
-                path = scaled_path(model, world, clip)
+            for clip in world.of(Kind.CLIP):
+                path = scaled_path(model, world, clip) if not clip.detail.get("wrapper") else None
                 if path is None:
                     continue
                 backward, step = path
@@ -149,13 +147,12 @@ def unscaled_clips(model: Model) -> set[int]:
     """Clips that stand behind an `unscale_` on some way."""
     found = set()
     for world in model.worlds:
-        for clip in world.events:
-            if clip.kind is Kind.CLIP:
-                last = ask.last_before(
-                    world, clip, lambda e: e.kind in (Kind.BACKWARD, Kind.UNSCALE, *ask.STEPS)
-                )
-                if last is not None and last.kind is Kind.UNSCALE:
-                    found.add(id(clip.node))
+        for clip in world.of(Kind.CLIP) if world.of(Kind.UNSCALE) else ():
+            last = ask.last_before(
+                world, clip, lambda e: e.kind in (Kind.BACKWARD, Kind.UNSCALE, *ask.STEPS)
+            )
+            if last is not None and last.kind is Kind.UNSCALE:
+                found.add(id(clip.node))
     return found
 
 
@@ -168,12 +165,8 @@ def may_cover(unscale: Event, clipped: frozenset[str]) -> bool:
 def unscaled_elsewhere(model: Model, backward: Event, clip: Event) -> bool:
     """Whether another world unscales here, under a test that may be this one's in other words."""
     for world in model.worlds:
-        for event in world.events:
-            if (
-                event.kind is Kind.UNSCALE
-                and ask.same_function(event, clip)
-                and (event.node.lineno < clip.node.lineno)
-            ):
+        for event in world.of(Kind.UNSCALE):
+            if ask.same_function(event, clip) and event.node.lineno < clip.node.lineno:
                 tests = ask.amp_tests(event)
                 if tests and tests != ask.amp_tests(backward):
                     return True

@@ -72,7 +72,7 @@ class MissingScalerUpdate(Rule):
     def check(self, model: Model) -> Iterator[Finding]:
         seen: set[int] = set()
         for world in model.worlds:
-            for step in world.events:
+            for step in world.of(Kind.SCALER_STEP, Kind.UNSCALE):
                 again = stepped_again(world, step) or skipped_update(model, world, step)
                 if again is None:
                     continue
@@ -107,8 +107,8 @@ def stepped_again(world: World, step: Event) -> Event | None:
     if again is None or ask.opaque_between(world, step, again, step.value):
         return None
     # Several optimizers share one update: the last of their steps is the one that lacks it.
-    for other in world.events[step.index + 1 : again.index]:
-        if other.kind is Kind.SCALER_STEP and ask.same(other.value, step.value):
+    for other in world.of(Kind.SCALER_STEP):
+        if step.index < other.index < again.index and ask.same(other.value, step.value):
             if other.loops == step.loops:
                 return None
     return again
@@ -138,9 +138,9 @@ def skipped_update(model: Model, world: World, unscale: Event) -> Event | None:
 def updated_somewhere(model: Model, step: Event) -> bool:
     """Whether the function updates the scaler elsewhere: a second update would raise."""
     return any(
-        event.kind is Kind.SCALER_UPDATE and ask.same_function(event, step)
+        ask.same_function(event, step)
         for world in model.worlds
-        for event in world.events
+        for event in world.of(Kind.SCALER_UPDATE)
     )
 
 

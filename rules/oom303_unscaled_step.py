@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from oomlint.analysis import Model, edits
+from oomlint.analysis import Model, edits, scaling
 from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import anchor, finding, make_fix
 from oomlint.analysis.remedies import receiver_text, statement
@@ -74,13 +74,12 @@ class UnscaledStep(Rule):
     def check(self, model: Model) -> Iterator[Finding]:
         seen: set[int] = set()
         for world in model.worlds:
-            for event in world.events:
-                if event.kind not in ask.STEPS or event.detail.get("stepper"):
-                    continue
-                yield from self.judge(model, world, event, seen)
+            for step in ask.steps(world):
+                if not step.detail.get("stepper"):
+                    yield from self.judge(model, world, step, seen)
 
     def judge(self, model: Model, world: World, step: Event, seen: set[int]) -> Iterator[Finding]:
-        backwards = feeding(world, step)
+        backwards = scaling.feeding(world, step)
         if not backwards or ask.disagree(backwards[0], step):
             return
         scalers = [scaler_of(event.value) if event.value else None for event in backwards]
@@ -90,7 +89,7 @@ class UnscaledStep(Rule):
             fix = step_through(model, step, scalers[0], world)
             node = anchor(model, step, backwards[0])
         elif step.kind is Kind.SCALER_STEP and not any(scalers):
-            if mixed(model, backwards[0]):
+            if scaling.mixed(model, backwards[0]):
                 return
             message = "the backward is not scaled, but `scaler.step` divides by the loss scale"
             path = [(backwards[0], "backward without the scaler"), (step, "`scaler.step`")]
@@ -102,47 +101,6 @@ class UnscaledStep(Rule):
             return
         seen.add(id(node))
         yield finding(model, self, node, message, fix, path)
-
-
-def feeding(world: World, step: Event) -> list[Event]:
-    """The backwards since these gradients were zeroed or used; empty where they are unscaled."""
-    found: list[Event] = []
-    for event in ask.before(world, step, lambda e: False):
-        if event.kind is Kind.UNSCALE and (
-            event.subject is None or ask.same(event.subject, step.subject)
-        ):
-            return []
-        if event.kind in ask.STEPS and ask.same(event.subject, step.subject):
-            if found or step.kind is Kind.SCALER_STEP or event.kind is Kind.STEP:
-                break
-            continue
-        if event.kind is Kind.GRADIENT_TOUCHED:
-            return []
-        if event.kind in ask.STEPS:
-            # What came before another optimizer's step was its own, unless nothing came since.
-            if found:
-                break
-            continue
-        if event.kind is Kind.ZERO_GRAD and ask.concerns(event, step.subject):
-            break
-        if event.kind is Kind.BACKWARD:
-            if event.detail.get("wrapper") or event.value is None:
-                return []
-            found.append(event)
-    return found
-
-
-def mixed(model: Model, backward: Event) -> bool:
-    """Whether the same function also has a scaled backward: then the branches are the author's."""
-    return any(
-        event.kind is Kind.BACKWARD
-        and ask.same_function(event, backward)
-        and event.node is not backward.node
-        and event.value is not None
-        and scaler_of(event.value) is not None
-        for world in model.worlds
-        for event in world.events
-    )
 
 
 def step_through(model: Model, step: Event, scaler: Value | None, world: World) -> Fix | None:
@@ -164,10 +122,8 @@ def step_through(model: Model, step: Event, scaler: Value | None, world: World) 
         return make_fix(title, [edit], Safety.UNSAFE)
     names = [
         receiver_text(event)
-        for event in world.events
-        if event.kind in (Kind.SCALER_UPDATE, Kind.UNSCALE, Kind.SCALER_STEP)
-        and ask.same_function(event, step)
-        and ask.same(event.value, scaler)
+        for event in world.of(Kind.SCALER_UPDATE, Kind.UNSCALE, Kind.SCALER_STEP)
+        if ask.same_function(event, step) and ask.same(event.value, scaler)
     ]
     if step.module is not model.module or optimizer is None or not names or names[0] is None:
         return None

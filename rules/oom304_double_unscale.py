@@ -77,7 +77,7 @@ class DoubleUnscale(Rule):
     def check(self, model: Model) -> Iterator[Finding]:
         seen: set[int] = set()
         for world in model.worlds:
-            for first in world.events:
+            for first in world.of(Kind.UNSCALE):
                 second = unscaled_again(model, world, first)
                 if second is None:
                     continue
@@ -94,7 +94,7 @@ class DoubleUnscale(Rule):
 
 
 def unscaled_again(model: Model, world: World, first: Event) -> Event | None:
-    if first.kind is not Kind.UNSCALE or first.subject is None or not ask.is_lasting(first.subject):
+    if first.subject is None or not ask.is_lasting(first.subject):
         return None
     second = ask.way(
         world,
