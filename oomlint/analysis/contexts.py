@@ -6,6 +6,7 @@ import ast
 from typing import Any
 
 from oomlint.analysis import knowledge
+from oomlint.analysis.autocast import KIND, perhaps
 from oomlint.analysis.binding import bind
 from oomlint.analysis.dispatch import Signal, evaluate, run_block
 from oomlint.analysis.modules import written
@@ -53,6 +54,8 @@ def enter(
                 f"scaled@{node.lineno}:{world.marks}", parents=(found.inner,), scaled="apex"
             )
     elif isinstance(found, Either):
+        kinds = [o.kind for o in found.options if isinstance(o, Context)]
+        world.contexts.extend(perhaps(kind) for kind in kinds if kind.startswith(KIND))
         modes = {o.mode if isinstance(o, GradContext) else before for o in found.options}
         unsure = any(isinstance(o, GradContext) for o in found.options)
         world.grad = (modes.pop() if len(modes) == 1 else None) if unsure else before

@@ -6,7 +6,7 @@ import ast
 from dataclasses import replace
 from functools import lru_cache
 
-from oomlint.analysis import knowledge
+from oomlint.analysis import autocast, knowledge
 from oomlint.analysis.attributes import attribute
 from oomlint.analysis.iteration import item_of
 from oomlint.analysis.modules import Class
@@ -93,7 +93,7 @@ def call_external(
     if knowledge.AMP_SCALE_LOSS.fullmatch(qualified) and first is not None:
         return Context(qualified, kind="scale_loss", inner=first)
     if knowledge.AUTOCAST.search(qualified):
-        return Context(qualified, kind="autocast")
+        return Context(qualified, kind=autocast.kind_of(qualified, arguments, keywords))
     return call_known(world, node, qualified, arguments, keywords)
 
 

@@ -47,7 +47,9 @@ def make_thing(
         enabled = keywords.get("enabled")
         if isinstance(enabled, Constant) and enabled.value is False:
             return Unknown(key, name="disabled")
-    thing = Thing(key, role=role, qualified=qualified, reduction=reduction, models=models)
+    thing = Thing(
+        key, role=role, qualified=qualified, reduction=reduction, models=models, made=node
+    )
     thing.arguments = {**{str(i): v for i, v in enumerate(arguments)}, **keywords}
     return thing
 

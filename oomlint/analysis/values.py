@@ -89,6 +89,8 @@ class Thing(Value):
     reduction: str = ""
     qualified: str = ""
     arguments: dict[str, Value] = field(default_factory=dict)
+    # The call that made it, in whatever file that is.
+    made: ast.Call | None = None
 
 
 @dataclass(eq=False, slots=True)
