@@ -90,11 +90,14 @@ class Bench:
         self, before: str, after: str, claims: tuple[Claim, ...], region: Region | None, what: str
     ) -> Comparison:
         from oomlint.errors import OomlintError
+        from oomlint.rule import Claim
         from oomlint.verify.claims import ANY_LOOP
         from oomlint.verify.compare import compare
         from oomlint.verify.record import UNUSABLE
 
-        iterations = bool(ANY_LOOP.intersection(claims))
+        # An error ends steps and iterations alike: what else is claimed decides.
+        others = [claim for claim in claims if claim is not Claim.ERROR_GONE] or claims
+        iterations = bool(ANY_LOOP.intersection(others))
         runs = []
         for text, when in ((before, "before"), (after, "after")):
             run = self.run(text, region, iterations, f"{what} {when} the fix")

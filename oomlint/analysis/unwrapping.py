@@ -1,0 +1,106 @@
+"""Fixes that take an activation off an output, or put another function in its place."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+from oomlint.analysis import edits
+from oomlint.analysis.activations import Ending, Fed
+from oomlint.analysis.edits import NoFix
+from oomlint.analysis.modules import Module
+from oomlint.analysis.sites import own_nodes
+from oomlint.rule import Edit
+
+ATOMS = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant)
+
+
+def unwrapped(module: Module, fed: Fed) -> list[Edit] | None:
+    """Feeds the loss what the activations are applied to; None where no edit is clean."""
+    try:
+        return [edit for ending in fed.endings for edit in without(module, fed, ending)]
+    except NoFix:
+        return None
+
+
+def without(module: Module, fed: Fed, ending: Ending) -> list[Edit]:
+    if ending.place.module is not module:
+        raise NoFix
+    node = ending.place.node
+    if ending.inner is None:
+        return [drop_argument(module, node)]
+    parent = module.parents[node]
+    if isinstance(parent, ast.Assign) and len(parent.targets) == 1:
+        target = parent.targets[0]
+        if not isinstance(target, ast.Name):
+            raise NoFix
+        if isinstance(ending.inner, ast.Name) and ending.inner.id == target.id:
+            return [edits.delete(module, parent)]
+        if uses(ending, target.id) > 1:
+            return [instead_at_the_loss(module, fed, ending, target.id)]
+    text = module.segment(ending.inner)
+    enclosed = isinstance(parent, ast.Call | ast.keyword)
+    bare = enclosed or (isinstance(parent, ast.Return | ast.Assign) and "\n" not in text)
+    if not isinstance(ending.inner, ATOMS) and not bare:
+        text = f"({text})"
+    return [edits.replace(module, node, text)]
+
+
+def uses(ending: Ending, name: str) -> int:
+    """How often the function of the ending reads a name."""
+    scope = ending.place.function
+    nodes = own_nodes(scope.node if scope is not None else ending.place.module.tree)
+    return sum(
+        isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
+        for node in nodes
+    )
+
+
+def instead_at_the_loss(module: Module, fed: Fed, ending: Ending, name: str) -> Edit:
+    """The name stays for its other readers; the loss gets what was there before the activation."""
+    given, inner = fed.output.node, ending.inner
+    same = fed.output.function is ending.place.function
+    if not (same and isinstance(given, ast.Name) and given.id == name):
+        raise NoFix
+    if not isinstance(inner, ast.Name) or inner.id == name:
+        raise NoFix
+    return edits.replace(module, given, inner.id)
+
+
+def drop_argument(module: Module, node: ast.expr) -> Edit:
+    """Removes the last layer of a Sequential with the comma before it."""
+    parent = module.parents[node]
+    listed = parent.args if isinstance(parent, ast.Call) else None
+    if isinstance(parent, ast.Tuple):
+        # A pair of an OrderedDict.
+        node, parent = parent, module.parents[parent]
+        listed = parent.elts if isinstance(parent, ast.List) else None
+    if not listed or listed[-1] is not node or len(listed) < 2:
+        raise NoFix
+    start, end = module.span(listed[-2])[1], module.span(node)[1]
+    if "#" in module.source.text[start:end]:
+        raise NoFix
+    return Edit(start, end, "")
+
+
+def renamed(module: Module, node: ast.expr, old: str, new: str) -> Edit:
+    """Replaces the last name of `F.old(...)` or `F.old`; a name that was imported alone is kept."""
+    called = node.func if isinstance(node, ast.Call) else node
+    if not isinstance(called, ast.Attribute) or called.attr != old:
+        raise NoFix
+    end = module.span(called)[1]
+    return Edit(end - len(old), end, new)
+
+
+def all_renamed(module: Module, endings: Sequence[Ending], names: dict[str, str]) -> list[Edit]:
+    found = []
+    for ending in endings:
+        node = ending.place.node
+        called = node.func if isinstance(node, ast.Call) else node
+        old = called.attr if isinstance(called, ast.Attribute) else ""
+        if ending.place.module is not module or old not in names:
+            raise NoFix
+        if isinstance(called, ast.Attribute) and module.segment(called.value) == "self":
+            raise NoFix
+        found.append(renamed(module, node, old, names[old]))
+    return found
