@@ -77,6 +77,13 @@ CONSTRUCTORS: tuple[tuple[Role, re.Pattern[str]], ...] = tuple(
     )
 )
 
+# Modules that have no parameters: what they compute is an operation, not a forward of a model.
+WITHOUT_PARAMETERS = re.compile(
+    r"(torch\.)?nn\.(modules\.\w+\.)?(\w*ReLU6?|\w*(Soft|Hard)\w+|Log\w+|Sigmoid|Tanh|[GES]ELU|SiLU|Mish"
+    r"|\w*Dropout\w*|\w*Pool\dd|\w*Pad\dd|Upsample\w*|Pixel\w+|Flatten|Unflatten|Identity|Fold|Unfold"
+    r"|CosineSimilarity|PairwiseDistance|Threshold)"
+)
+
 # Calls that give back their first argument as the same object.
 TRANSPARENT = re.compile(
     r"torch\.compile|torch\.jit\.(script|trace)|torch\.nn\.(parallel\.(\w+\.)*)?(Distributed)?DataParallel"

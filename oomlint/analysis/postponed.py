@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from oomlint.analysis import edits
+from oomlint.analysis import edits, knowledge
 from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import Node, anchor, make_fix
 from oomlint.analysis.modules import written
 from oomlint.analysis.recurrence import crossed
 from oomlint.analysis.state import Event, Kind, Loop, World
-from oomlint.analysis.values import Container, Either, Tensor, Value, ancestors, members
+from oomlint.analysis.values import Container, Either, Tensor, Thing, Value, ancestors, members
 from oomlint.rule import Edit, Fix, Safety
 
 if TYPE_CHECKING:
@@ -83,6 +83,8 @@ def waits_for(world: World, forward: Event, backward: Event) -> bool:
 
 def same_model(first: Event, later: Event) -> bool:
     one, other = first.subject, later.subject
+    if isinstance(one, Thing) and knowledge.WITHOUT_PARAMETERS.fullmatch(one.qualified):
+        return False
     return one is not None and other is not None and one.key == other.key
 
 
