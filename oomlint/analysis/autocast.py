@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from oomlint.analysis.state import Event, World
-from oomlint.analysis.values import Arguments, Constant, External, Keywords, Value
+from oomlint.analysis.state import Event, Kind, World
+from oomlint.analysis.values import Arguments, Constant, External, Keywords, Value, ancestors
 
 KIND = "autocast"
 OFF, UNSURE = "off", "?"
@@ -78,3 +78,15 @@ def assumed(world: World, key: str) -> bool | None:
         return known[key]
     is_none = known.get(f"none:{key}")
     return None if is_none is None else not is_none
+
+
+def forwards_of(world: World, backward: Event) -> list[Event]:
+    """The forwards that a loss was computed from."""
+    if backward.value is None:
+        return []
+    made_from = ancestors(backward.value)
+    return [
+        event
+        for event in world.events[: backward.index]
+        if event.kind is Kind.FORWARD and id(event.value) in made_from
+    ]

@@ -264,6 +264,24 @@ def add_import(module: Module, name: str) -> Edit:
     return Edit(0, 0, f"import {name}{module.source.newline}")
 
 
+def add_keyword(module: Module, call: ast.Call, text: str) -> Edit:
+    """Adds `name=value` behind the last argument of a call."""
+    given: list[ast.expr | ast.keyword] = [*call.args, *call.keywords]
+    end = module.span(call)[1]
+    if not given:
+        if module.source.text[module.span(call.func)[1] : end].strip() != "()":
+            raise NoFix
+        return Edit(end - 1, end - 1, text)
+    last = max(given, key=lambda node: (node.end_lineno or 0, node.end_col_offset or 0))
+    place = module.source.offset(last.end_lineno or 0, last.end_col_offset or 0)
+    if module.source.text[place:].lstrip()[:1] not in (",", ")"):
+        raise NoFix
+    # A parenthesis behind the last argument must be the call's own.
+    if module.source.text[place : end - 1].strip(", \t\r\n"):
+        raise NoFix
+    return Edit(place, place, f", {text}")
+
+
 def drop_argument(module: Module, call: ast.Call, argument: ast.expr | ast.keyword) -> Edit:
     """Takes one argument out of a call with the comma that it needed."""
     given: list[Part] = [*call.args, *call.keywords]

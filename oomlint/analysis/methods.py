@@ -70,6 +70,9 @@ def method_step(
 ) -> Value | None:
     role = role_of(world, receiver)
     first = arguments[0] if arguments else keywords.get("optimizer")
+    if is_disabled(receiver) and first is not None:
+        world.emit(Kind.STEP, node, first)
+        return NONE
     if role is Role.OPTIMIZER:
         closure = settled(first) if first is not None else keywords.get("closure")
         result: Value = NONE
@@ -106,6 +109,8 @@ def method_unscale(
 ) -> Value | None:
     if not arguments:
         return None
+    if is_disabled(receiver):
+        return NONE
     mark_used(receiver, Role.SCALER)
     world.emit(Kind.UNSCALE, node, arguments[0], receiver)
     return NONE
@@ -130,7 +135,7 @@ def method_update(
 def method_scale(
     world: World, node: ast.Call, receiver: Value, arguments: Arguments, keywords: Keywords
 ) -> Value | None:
-    if isinstance(receiver, Unknown) and receiver.name == "disabled":
+    if is_disabled(receiver):
         return arguments[0] if arguments else None
     walked = isinstance(receiver, Unknown) and is_loss_like(arguments) and steps(world, receiver)
     if len(arguments) != 1 or not (role_of(world, receiver) is Role.SCALER or walked):
@@ -138,6 +143,11 @@ def method_scale(
     mark_used(receiver, Role.SCALER)
     key = shortened(f"{receiver.key}.scale({arguments[0].key})")
     return Tensor(key, parents=(arguments[0],), scaled=receiver.key, scaler=receiver)
+
+
+def is_disabled(scaler: Value) -> bool:
+    """`GradScaler(enabled=False)` hands losses and steps through as they are."""
+    return isinstance(scaler, Unknown) and scaler.name == "disabled"
 
 
 def steps(world: World, receiver: Unknown) -> bool:
