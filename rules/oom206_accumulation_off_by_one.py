@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from oomlint.analysis import Model, edits, knowledge
+from oomlint.analysis import Model, knowledge
 from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import Node, anchor, finding, make_fix
 from oomlint.analysis.counting import Count, count_of, integer, mentions, twins
@@ -13,7 +13,7 @@ from oomlint.analysis.modules import Function, Module, written
 from oomlint.analysis.questions import Window
 from oomlint.analysis.sites import bindings, own_nodes
 from oomlint.analysis.windows import counted_windows
-from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
+from oomlint.rule import Claim, Edit, Finding, Fix, Rule, Safety, Severity
 
 
 class AccumulationOffByOne(Rule):
@@ -135,7 +135,7 @@ def renumber(model: Model, count: Count) -> Fix | None:
         if isinstance(modulo, ast.BinOp):
             start, _ = module.span(modulo)
             end = module.source.text.rindex("%", start, module.span(modulo.right)[0])
-            changes.append(edits.Edit(start, end, f"{text} "))
+            changes.append(Edit(start, end, f"{text} "))
     title = f"Count micro-batches from one: `{text} % {written(count.size)}`"
     return make_fix(title, changes, Safety.UNSAFE)
 

@@ -1,0 +1,233 @@
+"""OOM205: micro-batches at the end of an epoch that fill no window and are erased."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from oomlint.analysis import Model
+from oomlint.analysis import questions as ask
+from oomlint.analysis.answers import anchor, finding, make_fix
+from oomlint.analysis.counting import Count, assigned_test, count_of, twins
+from oomlint.analysis.modules import Function, Module, written
+from oomlint.analysis.order import steps
+from oomlint.analysis.questions import Window
+from oomlint.analysis.schedules import by_progress
+from oomlint.analysis.sites import bindings
+from oomlint.analysis.state import Event, Kind
+from oomlint.analysis.windows import counted_windows
+from oomlint.rule import Claim, Edit, Finding, Fix, Rule, Safety, Severity
+
+
+class DroppedLastWindow(Rule):
+    """
+    ## What it does
+    Checks for accumulation windows that start anew in every epoch, without a step for the
+    micro-batches that are left at the end, while the next epoch begins with `zero_grad()`.
+
+    ## Why is this bad?
+    Where the number of batches is no multiple of the window, the last ones of every epoch are
+    computed and thrown away: their gradients never reach the parameters. With fewer batches than
+    one window nothing is ever trained.
+
+    Where gradients are zeroed behind the step only, the rest is carried into the next epoch's first
+    window, and nothing is reported.
+
+    ## Example
+    ```python
+    import torch
+
+    def train(model, loader, criterion, optimizer, epochs, accumulation_steps=4):
+        for epoch in range(epochs):
+            optimizer.zero_grad()
+            for i, (inputs, targets) in enumerate(loader):
+                loss = criterion(model(inputs), targets) / accumulation_steps
+                loss.backward()
+                if (i + 1) % accumulation_steps == 0:
+                    optimizer.step()
+                    optimizer.zero_grad()
+    ```
+
+    Use instead:
+    ```python
+    import torch
+
+    def train(model, loader, criterion, optimizer, epochs, accumulation_steps=4):
+        for epoch in range(epochs):
+            optimizer.zero_grad()
+            for i, (inputs, targets) in enumerate(loader):
+                loss = criterion(model(inputs), targets) / accumulation_steps
+                loss.backward()
+                if (i + 1) % accumulation_steps == 0 or i + 1 == len(loader):
+                    optimizer.step()
+                    optimizer.zero_grad()
+    ```
+
+    ## Fix safety
+    Unsafe: there is one more step an epoch, made with fewer micro-batches than the others.
+
+    ## Measured
+    With six batches and windows of four, the step after the first epoch's sees four of the six
+    backward passes since the one before it; after the fix every step sees all of them.
+
+    ## References
+    - [PyTorch: gradient accumulation](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation)
+    """
+
+    code = "OOM205"
+    name = "dropped-last-window"
+    severity = Severity.WARNING
+    tokens = (("backward(",), ("step(",), ("zero_grad",))
+    claims = (Claim.GRADIENT_WHOLE,)
+
+    def check(self, model: Model) -> Iterator[Finding]:
+        seen: set[int] = set()
+        for world in model.worlds:
+            for window in counted_windows(world):
+                erasure = erased_between_epochs(window)
+                if erasure is None or not ask.is_accumulation(window) or is_handled(model, window):
+                    continue
+                count = count_of(window)
+                node = place(model, window, count)
+                if node is None or id(node) in seen:
+                    continue
+                seen.add(id(node))
+                message = (
+                    "the micro-batches behind the last full window of an epoch are lost: "
+                    "no step uses them and the next epoch erases them"
+                )
+                path = [
+                    (erasure, "every epoch begins with erased gradients"),
+                    (window.backward, "backward of every micro-batch"),
+                    (window.step, "step for full windows only"),
+                ]
+                fix = step_at_the_end(model, count) if count is not None else None
+                yield finding(model, self, node, message, fix, path)
+
+
+def place(model: Model, window: Window, count: Count | None) -> ast.expr | ast.stmt | None:
+    if count is not None and count.module is model.module:
+        return count.test
+    if window.guard is not None and window.guard.module is model.module:
+        return window.guard.test
+    return anchor(model, window.step)
+
+
+def erased_between_epochs(window: Window) -> Event | None:
+    """A zeroing before the window's loop that is done again for every run of that loop."""
+    if window.guard is None or ask.carries_over(window):
+        return None
+    outer: list[int] = []
+    for mark in window.step.loops:
+        if mark.serial == window.loop.serial:
+            break
+        outer.append(mark.serial)
+    for zero in window.world.of(Kind.ZERO_GRAD):
+        around = [mark.serial for mark in zero.loops]
+        if zero.index > window.backward.index or zero.subject is None:
+            continue
+        if around != outer[: len(around)] or not ask.concerns(zero, window.optimizer):
+            continue
+        if (around or is_one_epoch(zero, window)) and not by_progress(zero, window.backward):
+            return zero
+    return None
+
+
+def is_one_epoch(zero: Event, window: Window) -> bool:
+    """Whether a function is one epoch of a training, as its name or a parameter says."""
+    function = window.step.function
+    if function is None or zero.function is not function:
+        return False
+    arguments = function.node.args
+    names = [p.arg for p in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+    return "epoch" in function.name.lower() or any(n in ("epoch", "cur_epoch") for n in names)
+
+
+LAST = re.compile(
+    r"last|len\(|final|_end\b|n_batches|num_batches|total|remain|length", re.IGNORECASE
+)
+
+
+def is_handled(model: Model, window: Window) -> bool:
+    """Whether the code thinks of the rest: in the condition, behind the loop, by its length."""
+    guard, loop, size = window.guard, window.loop.node, window.size
+    function = window.step.function
+    if guard is None or not isinstance(loop, ast.For) or size is None or function is None:
+        return True
+    condition = assigned_test(guard.module, guard.test, function)
+    if LAST.search(written(condition)) or any(isinstance(n, ast.Or) for n in ast.walk(condition)):
+        return True
+    goes_through = " ".join(sources(guard.module, loop.iter, function))
+    if written(size) in goes_through or re.search(r"islice|cycle|infinite", goes_through):
+        return True
+    if "range(" in goes_through and "len(" not in goes_through:
+        return True
+    return counts_the_rest(function, window) or steps_behind(model, window)
+
+
+def sources(module: Module, iterable: ast.expr, function: Function) -> Iterator[str]:
+    """What a loop goes through, and what the names in it were made from."""
+    yield written(iterable)
+    for node in ast.walk(iterable):
+        if isinstance(node, ast.Name):
+            for value in bindings(module, node.id, function):
+                if value is not None:
+                    yield written(value)
+
+
+def counts_the_rest(function: Function, window: Window) -> bool:
+    """Whether another remainder of the window's size is taken: of the number of batches."""
+    size = written(window.size) if window.size is not None else ""
+    lefts = {
+        written(node.left)
+        for node in ast.walk(function.node)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)
+        if written(node.right) == size
+    }
+    return any(re.search(r"len\(|batches|total|steps_per|num_", left) for left in lefts)
+
+
+def steps_behind(model: Model, window: Window) -> bool:
+    """Whether the optimizer steps once more when the loop is over."""
+    end = getattr(window.loop.node, "end_lineno", 0)
+    return any(
+        step.node is not window.step.node
+        and not any(mark.node is window.loop.node for mark in step.loops)
+        and (step.module is not window.loop.module or step.node.lineno > end)
+        and ask.same(step.subject, window.optimizer)
+        for world in model.worlds
+        if world.root is window.world.root
+        for step in steps(world)
+    )
+
+
+def step_at_the_end(model: Model, count: Count) -> Fix | None:
+    """`... or i + 1 == len(loader)` behind every test of the window's end."""
+    module, loader = model.module, count.loader
+    if count.module is not module or not isinstance(loader, ast.Name | ast.Attribute):
+        return None
+    if count.start not in (0, 1):
+        return None
+    number = written(count.counter) + (" + 1" if count.start == 0 else "")
+    places = twins(count)
+    if not all(stands_free(module, node) for node in places):
+        return None
+    changes = []
+    for node in places:
+        positive = isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq)
+        negated = isinstance(module.parents[node], ast.UnaryOp)
+        word, sign = ("or", "==") if positive or negated else ("and", "!=")
+        _, end = module.span(node)
+        text = f" {word} {number} {sign} len({written(loader)})"
+        changes.append(Edit(end, end, text))
+    title = f"Step for the last micro-batches, too: `{number} == len({written(loader)})`"
+    return make_fix(title, changes, Safety.UNSAFE)
+
+
+def stands_free(module: Module, node: ast.expr) -> bool:
+    """Whether `or ...` may follow a test: it is all of a condition, an argument or a value."""
+    parent = module.parents[node]
+    if isinstance(parent, ast.UnaryOp):
+        return isinstance(node, ast.BinOp) and isinstance(module.parents[parent], ast.If)
+    return isinstance(parent, ast.If | ast.Assign | ast.keyword)
