@@ -135,9 +135,9 @@ def erased_between_epochs(window: Window) -> Event | None:
 
 
 def is_one_epoch(zero: Event, window: Window) -> bool:
-    """Whether a function is one epoch of a training, as its name or a parameter says."""
+    """Whether a function that is called elsewhere is one epoch, as its name or a parameter says."""
     function = window.step.function
-    if function is None or zero.function is not function:
+    if function is None or zero.function is not function or zero.calls:
         return False
     arguments = function.node.args
     names = [p.arg for p in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
