@@ -100,7 +100,10 @@ class ScalerWithBf16(Rule):
                 "a gradient scaler has nothing to do for bfloat16, whose range is that of float32: "
                 "it only adds work to every step"
             )
-            path = [(call, "gradient scaler"), (proof[call], "forward in bfloat16")]
+            path: list[tuple[Event | ast.expr, str]] = [
+                (call, "gradient scaler"),
+                (proof[call], "forward in bfloat16"),
+            ]
             yield finding(model, self, call, message, remedy(model, call), path)
 
 

@@ -54,6 +54,12 @@ def stem_of(rule: type[Rule]) -> str:
     return f"{rule.code.lower()}_{rule.name.replace('-', '_')}"
 
 
+def every_rule(path: Path) -> Settings:
+    """Every rule is on, also those that are off by default."""
+    layers = (Layer("the test", select=("ALL",)),)
+    return replace(settings_for(path), layers=layers, preview=True)
+
+
 class Workshop:
     """A copy of all fixtures without their marks, each project apart from the others."""
 
@@ -68,9 +74,7 @@ class Workshop:
             (root / file.project / "pyproject.toml").touch()
 
     def settings(self, file: FixtureFile) -> Settings:
-        """Every rule is on, also those that are off by default."""
-        found = settings_for(self.root / file.place)
-        return replace(found, layers=(Layer("the test", select=("ALL",)),), preview=True)
+        return every_rule(self.root / file.place)
 
     def source(self, file: FixtureFile, text: str) -> Source:
         return Source(self.root / file.place, text)
@@ -346,7 +350,7 @@ def test_the_tree_in_place_says_the_same_as_each_project_alone(workshop: Worksho
 
 
 def check_everything() -> Iterable[FileResult]:
-    settings = settings_for(FIXTURES / "any.py")
+    settings = every_rule(FIXTURES / "any.py")
     for file in FILES:
         yield check_source(Source(file.path, file.path.read_text("utf-8")), settings)
 
@@ -426,7 +430,7 @@ def has_fixes(rule: type[Rule]) -> bool:
 
 def check_example(rule: type[Rule], text: str, folder: Path) -> FileResult:
     (folder / "pyproject.toml").touch()
-    return check_source(Source(folder / "example.py", text), settings_for(folder / "example.py"))
+    return check_source(Source(folder / "example.py", text), every_rule(folder / "example.py"))
 
 
 @each_rule
@@ -456,7 +460,7 @@ def test_the_fix_of_the_bad_example_is_the_good_one(rule: type[Rule], tmp_path: 
     bad, good = examples(rule)
     (tmp_path / "pyproject.toml").touch()
     source = Source(tmp_path / "example.py", bad)
-    fixed = fix_text(source, settings_for(source.path), unsafe=True)
+    fixed = fix_text(source, every_rule(source.path), unsafe=True)
     wanted = good if has_fixes(rule) else bad
     assert fixed.text == wanted, changed(wanted, fixed.text)
 

@@ -199,6 +199,31 @@ def unwrap(module: Module, node: ast.With) -> tuple[Edit, ...]:
     return merged(edits)
 
 
+def outdent(module: Module, statements: Sequence[ast.stmt]) -> list[Edit]:
+    """Puts the last statements of a block behind it, with the comments right above them."""
+    block = module.parents[statements[0]]
+    if not isinstance(block, ast.stmt):
+        raise NoFix
+    outer, inner = (indentation(module, node.lineno) for node in (block, statements[0]))
+    if len(inner) <= len(outer) or not inner.startswith(outer):
+        raise NoFix
+    for statement in statements:
+        stands_alone(module, last_statement(statement))
+        if string_rows(statement):
+            raise NoFix
+    row = first_row(statements[0])
+    while module.source.line(row - 1).lstrip().startswith("#"):
+        row -= 1
+    edits = []
+    for number in range(row, (statements[-1].end_lineno or row) + 1):
+        if module.source.line(number).startswith(inner):
+            offset = module.source.line_starts[number - 1]
+            edits.append(Edit(offset + len(outer), offset + len(inner), ""))
+        elif module.source.line(number).strip():
+            raise NoFix
+    return edits
+
+
 def merged(edits: Iterable[Edit]) -> tuple[Edit, ...]:
     """Insertions at the same place become one edit; ascending order."""
     found: list[Edit] = []
