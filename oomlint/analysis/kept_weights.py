@@ -1,0 +1,381 @@
+"""Where weights are kept that are not copied: a state_dict lies in the memory of the parameters."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from oomlint.analysis import knowledge
+from oomlint.analysis.modules import Class, Function, Module, written
+from oomlint.analysis.sites import SCOPES, class_of, loops_around, own_nodes, qualified_name, sites
+from oomlint.analysis.tracing import binds, leaves
+
+Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
+
+# Objects with a state_dict of their own that is no network's.
+OTHER_ROLES = frozenset(
+    {
+        knowledge.Role.OPTIMIZER,
+        knowledge.Role.SCHEDULER,
+        knowledge.Role.SCALER,
+        knowledge.Role.LOADER,
+    }
+)
+TRAINS = re.compile(
+    r"(^|_)(train\w*|fit|fit_\w+|epoch|step|update|learn|backward|optimi[sz]e\w*|finetune\w*)($|_)"
+)
+# How an attribute is called that holds weights from earlier.
+EARLIER = re.compile(r"best|optimal|init|snap|back_?up|saved|restore|orig|prev|old|good", re.I)
+SHALLOW = frozenset({"dict", "copy.copy", "collections.OrderedDict", "OrderedDict"})
+DEVICE_WORDS = re.compile(r"cuda|device|gpu|mps|xpu|accelerat|fabric|lightning", re.I)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A name or an attribute, and the entry of it that holds what is kept, empty for all of it."""
+
+    node: ast.expr
+    entry: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A state_dict that is kept without a copy: `whole` is the expression that should copy."""
+
+    call: ast.Call
+    whole: ast.expr
+    model: str
+    name: str
+    read: ast.expr
+    function: Function | None
+
+
+def kept(module: Module) -> Iterator[Kept]:
+    """Every state_dict that is kept while training goes on, with a place that reads it later."""
+    for site in sites(module):
+        if site.method != "state_dict" or site.receiver is None or site.node.args:
+            continue
+        model = written(site.receiver)
+        if knowledge.role_of_name(model) in OTHER_ROLES or model == "super()":
+            continue
+        whole = shallow(module, site.node, site.function)
+        target = kept_in(module, whole)
+        if target is None:
+            continue
+        read = read_later(module, target, site.node, model, site.function)
+        if read is not None:
+            yield Kept(site.node, whole, model, written(target.node), read, site.function)
+
+
+def shallow(module: Module, call: ast.Call, function: Function | None) -> ast.expr:
+    """The largest expression around a state_dict that holds the same tensors."""
+    node: ast.expr = call
+    while True:
+        parent = module.parents[node]
+        outer: ast.AST | None = None
+        if isinstance(parent, ast.Attribute) and parent.attr in ("copy", "items"):
+            outer = module.parents[parent]
+            if not isinstance(outer, ast.Call) or outer.func is not parent or outer.args:
+                return node
+            if parent.attr == "items":
+                around = module.parents[outer]
+                pairs = module.parents[around] if isinstance(around, ast.comprehension) else None
+                if not isinstance(pairs, ast.DictComp) or not same_tensors(module, pairs):
+                    return node
+                outer = pairs
+        elif isinstance(parent, ast.Call) and parent.args == [node] and not parent.keywords:
+            if qualified_name(module, parent.func, function) in SHALLOW:
+                outer = parent
+        if not isinstance(outer, ast.expr):
+            return node
+        node = outer
+
+
+def same_tensors(module: Module, node: ast.DictComp) -> bool:
+    """`{k: v.detach() for k, v in ...}`; `.cpu()` is no copy where there is no other device."""
+    value = node.value
+    while isinstance(value, ast.Call | ast.Attribute):
+        if isinstance(value, ast.Attribute):
+            if value.attr != "data":
+                return False
+            value = value.value
+            continue
+        if value.args or not isinstance(value.func, ast.Attribute):
+            return False
+        on_host = value.func.attr == "cpu" and not DEVICE_WORDS.search(module.source.text)
+        if value.func.attr != "detach" and not on_host:
+            return False
+        value = value.func.value
+    return isinstance(value, ast.Name) and len(node.generators) == 1
+
+
+def kept_in(module: Module, node: ast.expr) -> Target | None:
+    """The name, attribute or container that holds an expression from then on."""
+    child: ast.AST = node
+    parent = module.parents[child]
+    entry = ""
+    while isinstance(parent, ast.Dict | ast.Tuple | ast.List | ast.keyword) or (
+        isinstance(parent, ast.Call) and written(parent.func) == "dict"
+    ):
+        entry = entry_of(parent, child) or entry
+        child, parent = parent, module.parents[parent]
+    if isinstance(parent, ast.Assign) and len(parent.targets) == 1 and parent.value is child:
+        target = parent.targets[0]
+        if isinstance(target, ast.Tuple) and isinstance(child, ast.Tuple):
+            index = next((i for i, part in enumerate(child.elts) if part is node), None)
+            target = target.elts[index] if index is not None else target
+        return holder(target, entry)
+    if isinstance(parent, ast.AnnAssign) and parent.value is child:
+        return holder(parent.target, entry)
+    if isinstance(parent, ast.Call) and isinstance(parent.func, ast.Attribute):
+        if parent.func.attr in ("append", "add", "appendleft") and child in parent.args:
+            return holder(parent.func.value, "")
+    return None
+
+
+def entry_of(parent: ast.AST, child: ast.AST) -> str:
+    """The key under which a dict display holds a value."""
+    if isinstance(parent, ast.keyword):
+        return repr(parent.arg)
+    if isinstance(parent, ast.Dict):
+        keys = [k for k, v in zip(parent.keys, parent.values, strict=True) if v is child]
+        return written(keys[0]) if keys and keys[0] is not None else ""
+    return ""
+
+
+def holder(target: ast.expr, entry: str) -> Target | None:
+    while isinstance(target, ast.Subscript):
+        entry = written(target.slice)
+        target = target.value
+    own = isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name)
+    return Target(target, entry) if own or isinstance(target, ast.Name) else None
+
+
+def read_later(
+    module: Module, target: Target, call: ast.Call, model: str, function: Function | None
+) -> ast.expr | None:
+    """Where the kept weights are read although the model was trained since; None: nowhere."""
+    statement = module.statement_of(call)
+    if changes(module, target, function):
+        return None
+    for loop in loops_around(module, statement)[:1]:
+        if binds_model(loop, model) or ends(module, statement) or not trains(loop):
+            break
+        for read in reads(module, target, function):
+            if outlives(module, target, statement, loop, read, function):
+                return read
+    if isinstance(target.node, ast.Attribute):
+        return read_in_other_method(module, target, statement, model, function)
+    return put_back(module, target, statement, model, function)
+
+
+def outlives(
+    module: Module,
+    target: Target,
+    statement: ast.stmt,
+    loop: ast.stmt,
+    read: ast.expr,
+    function: Function | None,
+) -> bool:
+    """Whether a read sees what an earlier iteration has kept, and nothing bound since."""
+    end = loop.end_lineno or loop.lineno
+    bound = [
+        node.lineno
+        for node in own_nodes(scope_of(module, function))
+        if isinstance(node, ast.Name | ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and written(node) == written(target.node)
+        and module.statement_of(node) is not statement
+    ]
+    if loop.lineno <= read.lineno <= end:
+        fresh = any(loop.lineno < row <= read.lineno for row in bound)
+        return not fresh and not follows(module, statement, read)
+    return read.lineno > end and not any(end < row <= read.lineno for row in bound)
+
+
+def scope_of(module: Module, function: Function | None) -> Scope:
+    return function.node if function is not None else module.tree
+
+
+def changes(module: Module, target: Target, function: Function | None) -> bool:
+    """Whether entries of the kept dict are set by hand: it is a draft for load_state_dict."""
+    text = written(target.node)
+    for node in ast.walk(scope_of(module, function)):
+        if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
+            entry = isinstance(node.slice, ast.Constant) and isinstance(target.node, ast.Name)
+            if written(node.value) == text and not (entry and holds_container(module, node)):
+                return True
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr in ("update", "pop", "clear") and written(node.func.value) == text:
+                return True
+    return False
+
+
+def holds_container(module: Module, node: ast.Subscript) -> bool:
+    """`best["weights"] = model.state_dict()`: an entry that is the kept thing itself."""
+    parent = module.parents[node]
+    return isinstance(parent, ast.Assign) and node in parent.targets
+
+
+def binds_model(loop: ast.AST, model: str) -> bool:
+    """Whether the loop makes or picks another model in every iteration."""
+    head = model.split(".")[0].split("[")[0].split("(")[0]
+    if head != "self":
+        return binds(loop, head)
+    return any(
+        isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and written(node) == model
+        for node in ast.walk(loop)
+    )
+
+
+def ends(module: Module, statement: ast.stmt) -> bool:
+    """Whether the loop is left behind the statement, so that nothing is trained since."""
+    parent = module.parents[statement]
+    for name in ("body", "orelse"):
+        block = getattr(parent, name, None)
+        if isinstance(block, list) and statement in block:
+            return leaves(block) and not isinstance(block[-1], ast.Continue)
+    return False
+
+
+def trains(node: ast.AST) -> bool:
+    for part in ast.walk(node):
+        if isinstance(part, ast.Call):
+            called = part.func
+            name = called.attr if isinstance(called, ast.Attribute) else ""
+            if isinstance(called, ast.Name):
+                name = called.id
+            if TRAINS.search(name) and name != "train":
+                return True
+            if name == "train" and (isinstance(called, ast.Name) or part.args):
+                return True
+    return False
+
+
+def reads(module: Module, target: Target, function: Function | None) -> Iterator[ast.expr]:
+    """Where the scope hands on what is kept: to a call, to its caller, by an entry."""
+    text = written(target.node)
+    for node in own_nodes(scope_of(module, function)):
+        if not isinstance(node, ast.Name | ast.Attribute) or not isinstance(node.ctx, ast.Load):
+            continue
+        if written(node) != text or not is_handed_on(module, node):
+            continue
+        parent = module.parents[node]
+        key = written(parent.slice) if isinstance(parent, ast.Subscript) else ""
+        if not (key and target.entry) or key == target.entry:
+            yield node
+
+
+def is_handed_on(module: Module, node: ast.expr) -> bool:
+    parent = module.parents[node]
+    if isinstance(parent, ast.Call):
+        asked = isinstance(parent.func, ast.Name) and parent.func.id in (
+            "len",
+            "print",
+            "isinstance",
+        )
+        return parent.func is not node and not asked
+    if isinstance(parent, ast.Subscript):
+        return parent.value is node and isinstance(parent.ctx, ast.Load)
+    return isinstance(parent, ast.keyword | ast.Return | ast.Tuple | ast.List | ast.Dict | ast.For)
+
+
+def follows(module: Module, statement: ast.stmt, read: ast.expr) -> bool:
+    """Whether a read stands behind the statement in the same block: nothing is trained between."""
+    parent = module.parents[statement]
+    for name in ("body", "orelse", "finalbody"):
+        block = getattr(parent, name, None)
+        if isinstance(block, list) and statement in block:
+            later = block[block.index(statement) :]
+            return any(read is node for part in later for node in ast.walk(part))
+    return False
+
+
+def read_in_other_method(
+    module: Module,
+    target: Target,
+    statement: ast.stmt,
+    model: str,
+    function: Function | None,
+) -> ast.expr | None:
+    """`self.best = model.state_dict()` in one method, handed on in another one."""
+    owner = class_of(function)
+    held = target.node
+    if not isinstance(held, ast.Attribute) or written(held.value) != "self":
+        return None
+    if owner is None or not EARLIER.search(held.attr) or is_changed_in(owner, held.attr):
+        return None
+    conditional = isinstance(module.parents[statement], ast.If)
+    for method in owner.methods.values():
+        if method is function or method.name in ("state_dict", "__getstate__"):
+            continue
+        for read in reads(module, target, method):
+            if binds_model(method.node, model):
+                continue
+            if conditional or loads_into(module, read) == model:
+                return read
+    if not conditional:
+        return None
+    # Whoever holds the object reads it: `model.load_state_dict(stopper.best_state)`.
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Attribute) and node.attr == held.attr:
+            other = isinstance(node.ctx, ast.Load) and written(node.value) != "self"
+            if other and is_handed_on(module, node):
+                return node
+    return None
+
+
+def is_changed_in(owner: Class, name: str) -> bool:
+    return any(
+        isinstance(node, ast.Subscript)
+        and not isinstance(node.ctx, ast.Load)
+        and isinstance(node.value, ast.Attribute)
+        and node.value.attr == name
+        for node in ast.walk(owner.node)
+    )
+
+
+def loads_into(module: Module, read: ast.expr) -> str:
+    """The model that loads what is read, as the file writes it."""
+    parent = module.parents[read]
+    if isinstance(parent, ast.Call) and isinstance(parent.func, ast.Attribute):
+        if parent.func.attr == "load_state_dict" and read in parent.args:
+            return written(parent.func.value)
+    return ""
+
+
+def put_back(
+    module: Module,
+    target: Target,
+    statement: ast.stmt,
+    model: str,
+    function: Function | None,
+) -> ast.expr | None:
+    """The same model loads its own tensors after it was trained: nothing is put back."""
+    held = target.node
+    if not isinstance(held, ast.Name):
+        return None
+    scope = scope_of(module, function)
+    bound = [n for n in own_nodes(scope) if isinstance(n, ast.Name) and n.id == held.id]
+    if sum(isinstance(n.ctx, ast.Store) for n in bound) != 1:
+        return None
+    for read in reads(module, target, function):
+        if loads_into(module, read) != model or read.lineno < statement.lineno:
+            continue
+        between = [
+            node
+            for node in own_nodes(scope)
+            if isinstance(node, ast.stmt) and statement.lineno < node.lineno
+        ]
+        loop = next(iter(loops_around(module, read)), None)
+        last = (loop.end_lineno if loop is not None else read.lineno) or read.lineno
+        passed = [node for node in between if node.lineno <= last]
+        if any(binds_model(node, model) for node in passed):
+            return None
+        if any(trains(node) for node in passed if not isinstance(node, SCOPES)):
+            return read
+    return None
