@@ -8,6 +8,8 @@ import re
 import tokenize
 from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import accumulate, count
+from operator import add
 from pathlib import Path
 
 MAX_BYTES = 10 * 1024 * 1024
@@ -35,8 +37,7 @@ class Source:
     line_starts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        starts = (0, *(match.end() for match in LINE_END.finditer(self.text)))
-        object.__setattr__(self, "line_starts", starts)
+        object.__setattr__(self, "line_starts", starts_of_lines(self.text))
 
     @property
     def newline(self) -> str:
@@ -66,6 +67,13 @@ class Source:
         """The bytes of a changed text in this source's own encoding; raises UnicodeEncodeError."""
         data = text.encode(self.encoding)
         return codecs.BOM_UTF8 + data if self.bom else data
+
+
+def starts_of_lines(text: str) -> tuple[int, ...]:
+    if "\r" in text:
+        return (0, *(match.end() for match in LINE_END.finditer(text)))
+    lengths = accumulate(map(len, text.split("\n")[:-1]))
+    return (0, *map(add, lengths, count(1)))
 
 
 def from_bytes(path: Path, data: bytes) -> Source:

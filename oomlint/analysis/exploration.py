@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass
 
 from oomlint.analysis import classes, dispatch, evaluation, execution, knowledge
 from oomlint.analysis.attributes import first_argument
@@ -15,6 +12,7 @@ from oomlint.analysis.dispatch import MAX_STATEMENTS, run_block, run_body
 from oomlint.analysis.following import bind_unknown, decorated_mode
 from oomlint.analysis.modules import Class, Function, Module
 from oomlint.analysis.project import Project
+from oomlint.analysis.roots import Reading, Root
 from oomlint.analysis.state import Frame, Stop, World
 from oomlint.analysis.values import Instance, Value
 
@@ -29,14 +27,6 @@ MAX_WORLDS_WITHOUT_TRAINING = 4
 # Statements over all worlds of one root and of one file.
 ROOT_BUDGET = 4_000
 FILE_BUDGET = 8_000
-
-
-@dataclass(frozen=True, slots=True)
-class Root:
-    """Where following starts: a function, a method of `owner`, or the script itself."""
-
-    function: Function | None
-    owner: Class | None = None
 
 
 def worlds_of(project: Project, module: Module) -> list[World]:
@@ -55,109 +45,6 @@ def worlds_of(project: Project, module: Module) -> list[World]:
         found.extend(more)
         spent += cost
     return found
-
-
-BACKWARD = re.compile(r"backward")
-STEP = re.compile(r"(^|_)steps?($|_)|update")
-
-
-def judged(words: set[str]) -> bool:
-    if any(BACKWARD.search(word) for word in words):
-        return bool({"append", "extend"} & words) or any(STEP.search(word) for word in words)
-    evaluates = "eval" in words or {"train", "False"} <= words
-    return evaluates or bool({"env", "envs", "environment"} & words)
-
-
-class Reading:
-    """What the functions of a file mention, and what the functions that they call mention."""
-
-    def __init__(self, project: Project, module: Module) -> None:
-        self.project, self.module = project, module
-        self.by_name: dict[str, list[Function]] = {}
-        for function in module.all_functions:
-            if function.parent is None:
-                self.by_name.setdefault(function.name, []).append(function)
-        for cls in module.classes.values():
-            calling = [cls.methods[k] for k in ("__call__", "__init__") if k in cls.methods]
-            self.by_name.setdefault(cls.name, []).extend(calling)
-
-    def script_words(self) -> set[str]:
-        """The words of what the module does itself besides defining things."""
-        skipped = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
-        words: set[str] = set()
-        for node in self.module.tree.body:
-            if isinstance(node, skipped):
-                continue
-            for part in ast.walk(node):
-                if isinstance(part, ast.Name):
-                    words.add(part.id)
-                elif isinstance(part, ast.Attribute):
-                    words.add(part.attr)
-        return words
-
-    def roots(self) -> list[Root]:
-        """Functions that matter, those that nobody here calls first; then inherited methods."""
-        functions = [f for f in self.module.all_functions if f.parent is None]
-        referenced: set[str] = set()
-        for function in functions:
-            referenced |= function.words - {function.name}
-        chosen = [f for f in functions if f.name != "__init__" and self.matters(f)]
-        free = [f for f in chosen if f.name not in referenced]
-        called = [f for f in chosen if f.name in referenced]
-        return [*self.inherited(), *(Root(f, f.owner) for f in (*free, *called))]
-
-    def inherited(self) -> list[Root]:
-        """Methods of bases in other files that call what a class of this file overrides."""
-        found = []
-        world = World(self.project, self.module)
-        for cls in self.module.classes.values():
-            for kin in classes.lineage(world, cls)[1:]:
-                if kin.module is self.module:
-                    continue
-                for method in kin.methods.values():
-                    mine = method.words & cls.methods.keys()
-                    if method.name not in cls.methods and mine and method.name != "__init__":
-                        words = method.words.union(*(cls.methods[name].words for name in mine))
-                        if self.can_matter(words):
-                            found.append(Root(method, cls))
-        return found
-
-    def matters(self, function: Function) -> bool:
-        clips = function.name == "training_step" and "clip" in function.code
-        return clips or self.can_matter(function.words)
-
-    def can_matter(self, words: Iterable[str]) -> bool:
-        """Whether a rule could judge what is reached: backward and step, or evaluation."""
-        reached = self.reach(words)
-        if judged(reached):
-            return True
-        # Half of it here: the other half may be in what is imported.
-        if any(BACKWARD.search(word) or STEP.search(word) for word in reached):
-            for name in sorted(reached & self.module.imports.keys()):
-                for function in self.imported(name):
-                    reached |= function.words
-            return judged(reached)
-        return False
-
-    def reach(self, words: Iterable[str]) -> set[str]:
-        """Words, and those of every function of the file that they may call."""
-        found = set(words)
-        pending = [name for name in found if name in self.by_name]
-        seen = set(pending)
-        while pending:
-            for other in self.by_name[pending.pop()]:
-                found |= other.words
-                more = [n for n in other.words if n not in seen and n in self.by_name]
-                seen.update(more)
-                pending.extend(more)
-        return found
-
-    def imported(self, name: str) -> list[Function]:
-        target = self.module.imports.get(name, "")
-        if target.split(".")[0] in classes.OUTSIDE:
-            return []
-        found = self.project.find(target, self.module)
-        return [found] if isinstance(found, Function) else []
 
 
 def explore(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,10 +13,16 @@ from pathlib import Path
 from oomlint.source import Source
 
 IDENTIFIER = re.compile(r"[^\W\d]\w*")
-# Comments and strings, in the order in which Python reads them.
+# What may be a target: `.name =`, also in a tuple, in brackets or before the end of a line.
+ASSIGNABLE = re.compile(r"\.\s*(\w+)\s*(?:[,)\]\\\"]|=(?!=))")
+ASCII_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# Comments and strings, in the order in which Python reads them; loops are unrolled for speed.
 TEXTS = re.compile(
-    r"#[^\r\n]*|'''(?:\\.|[^\\])*?'''|\"\"\"(?:\\.|[^\\])*?\"\"\""
-    r"|'(?:\\.|[^\\'\r\n])*'|\"(?:\\.|[^\\\"\r\n])*\"",
+    r"#[^\r\n]*"
+    r"|'''[^'\\]*(?:(?:\\.|''?(?!'))[^'\\]*)*'''"
+    r'|"""[^"\\]*(?:(?:\\.|""?(?!"))[^"\\]*)*"""'
+    r"|'[^\\'\r\n]*(?:\\.[^\\'\r\n]*)*'"
+    r'|"[^\\"\r\n]*(?:\\.[^\\"\r\n]*)*"',
     re.DOTALL,
 )
 
@@ -40,7 +47,14 @@ class Function:
     @cached_property
     def words(self) -> frozenset[str]:
         """Every identifier in its body, its nested functions included."""
-        return frozenset(IDENTIFIER.findall(self.code))
+        code = self.code
+        identifier = ASCII_IDENTIFIER if code.isascii() else IDENTIFIER
+        return frozenset(identifier.findall(code))
+
+    @cached_property
+    def assignable(self) -> frozenset[str]:
+        """Every attribute to which its body may assign, and some more."""
+        return frozenset(ASSIGNABLE.findall(self.code))
 
     @cached_property
     def code(self) -> str:
@@ -78,12 +92,35 @@ class Class:
     constants: dict[str, ast.expr] = field(default_factory=dict)
 
     @cached_property
-    def assigned(self) -> dict[str, list[tuple[ast.expr, Function]]]:
-        """What its methods assign to `self`: attribute -> [(expression, method)]."""
-        found: dict[str, list[tuple[ast.expr, Function]]] = {}
-        for method in self.methods.values():
-            collect_self(method, found)
-        return found
+    def assigned(self) -> Assigned:
+        return Assigned(self)
+
+
+class Assigned:
+    """What the methods of a class assign to `self`, found attribute by attribute."""
+
+    def __init__(self, owner: Class) -> None:
+        self.owner = owner
+        self.by_method: dict[Function, dict[str, list[ast.expr]]] = {}
+        self.known: dict[str, tuple[tuple[ast.expr, Function], ...]] = {}
+
+    def get(
+        self, attribute: str, default: Sequence[tuple[ast.expr, Function]] = ()
+    ) -> Sequence[tuple[ast.expr, Function]]:
+        """Every expression that is assigned to the attribute, with the method that does it."""
+        known = self.known.get(attribute)
+        if known is None:
+            known = self.known[attribute] = tuple(self.find(attribute))
+        return known or default
+
+    def find(self, attribute: str) -> Iterator[tuple[ast.expr, Function]]:
+        for method in self.owner.methods.values():
+            if attribute not in method.assignable:
+                continue
+            if method not in self.by_method:
+                self.by_method[method] = assigned_to_self(method)
+            for expression in self.by_method[method].get(attribute, ()):
+                yield expression, method
 
 
 @dataclass(eq=False)
@@ -292,12 +329,14 @@ class Walker:
             self.module.globals.setdefault(node.target.id, []).append(node.value)
 
 
-def collect_self(function: Function, found: dict[str, list[tuple[ast.expr, Function]]]) -> None:
+def assigned_to_self(function: Function) -> dict[str, list[ast.expr]]:
+    """What one method assigns to the attributes of its first argument."""
+    found: dict[str, list[ast.expr]] = {}
     arguments = function.node.args.posonlyargs + function.node.args.args
     if not arguments:
-        return
+        return found
     this = arguments[0].arg
-    for node in ast.walk(function.node):
+    for node in statements_of(function.node):
         if not isinstance(node, ast.Assign):
             continue
         for target in node.targets:
@@ -307,7 +346,20 @@ def collect_self(function: Function, found: dict[str, list[tuple[ast.expr, Funct
                     and isinstance(goal.value, ast.Name)
                     and goal.value.id == this
                 ):
-                    found.setdefault(goal.attr, []).append((value, function))
+                    found.setdefault(goal.attr, []).append(value)
+    return found
+
+
+def statements_of(node: ast.AST) -> Iterator[ast.AST]:
+    """The statements inside of a node in the order of `ast.walk`, which looks into expressions."""
+    pending = deque([node])
+    while pending:
+        current = pending.popleft()
+        yield current
+        for name in ("cases", "body", "handlers", "orelse", "finalbody"):
+            inner = getattr(current, name, None)
+            if inner:
+                pending.extend(inner)
 
 
 def pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:

@@ -6,7 +6,7 @@ import ast
 import re
 import textwrap
 
-from oomlint.analysis import parsing
+from oomlint.analysis import members, parsing
 from oomlint.analysis.modules import LazyModule, Module, Walker, module_name
 from oomlint.source import Source
 
@@ -80,6 +80,8 @@ def define(module: LazyModule, start: int) -> None:
         if not text.startswith("@", above):
             break
         first = above
+    if is_class and members.sketch_class(module, first, start, end):
+        return
     padding = "\n" * text.count("\n", 0, first)
     try:
         parsed = parsing.parse_here(padding + text[first:end]).body

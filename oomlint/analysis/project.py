@@ -80,7 +80,7 @@ class Project:
     asked_callers: bool = False
     # Answers that do not change during one analysis.
     found: dict[tuple[int, str], Definition | None] = field(default_factory=dict)
-    starts: dict[Path, list[Path]] = field(default_factory=dict)
+    starts: dict[Path, list[str]] = field(default_factory=dict)
     loaded: set[Path] = field(default_factory=set)
     lineages: dict[Class, list[Class]] = field(default_factory=dict)
     base_names: dict[Class, list[str]] = field(default_factory=dict)
@@ -98,20 +98,17 @@ class Project:
             self.loaded.add(path)
         return load(path)
 
-    def bases(self, importer: Module) -> list[Path]:
-        """Folders from which an absolute import of this file may start."""
+    def bases(self, importer: Module) -> list[str]:
+        """Folders, with a separator at the end, from which an absolute import may start."""
         folder = importer.path.parent
         if folder in self.starts:
             return self.starts[folder]
         top = folder
         while (top / "__init__.py").is_file() and top.parent != top:
             top = top.parent
-        found = []
-        for base in (top, folder, self.root, self.root / "src"):
-            if base not in found:
-                found.append(base)
-        self.starts[folder] = found
-        return found
+        places = (top, folder, self.root, self.root / "src")
+        self.starts[folder] = list(dict.fromkeys(inside(place) for place in places))
+        return self.starts[folder]
 
     def find(self, qualified: str, importer: Module, depth: int = 0) -> Definition | None:
         """What a qualified name means inside the project; None for everything outside of it."""
@@ -125,8 +122,7 @@ class Project:
         for base in self.bases(importer):
             if not has_top(base, parts[0]) and self.subject_at(base, parts[:1]) is None:
                 # Either file would change the answer if it came to be.
-                self.dependencies.add(base / f"{parts[0]}.py")
-                self.dependencies.add(base / parts[0] / "__init__.py")
+                self.dependencies.update(absent(base, parts[0]))
                 continue
             for length in range(len(parts), 0, -1):
                 path = module_file(base, tuple(parts[:length]))
@@ -142,10 +138,10 @@ class Project:
                 break
         return None
 
-    def subject_at(self, base: Path, parts: list[str]) -> Path | None:
+    def subject_at(self, base: str, parts: list[str]) -> Path | None:
         """The checked file itself, which an editor may not have saved yet."""
-        path = base.joinpath(*parts).with_suffix(".py")
-        return path if path == self.subject.path else None
+        path = self.subject.path
+        return path if f"{base}{os.sep.join(parts)}.py" == str(path) else None
 
     def member(self, module: Module, rest: list[str], depth: int = 0) -> Definition | None:
         """A definition inside a module, re-exports followed."""
@@ -170,17 +166,28 @@ class Project:
         return None
 
 
+def inside(folder: Path) -> str:
+    """What the paths of a folder's entries begin with."""
+    name = str(folder)
+    return "" if name == os.curdir else os.path.join(name, "")
+
+
 @lru_cache(maxsize=4096)
-def has_top(base: Path, top: str) -> bool:
-    return (base / f"{top}.py").is_file() or (base / top).is_dir()
+def has_top(base: str, top: str) -> bool:
+    return os.path.isfile(f"{base}{top}.py") or os.path.isdir(f"{base}{top}")
+
+
+@lru_cache(maxsize=4096)
+def absent(base: str, top: str) -> tuple[Path, Path]:
+    return Path(f"{base}{top}.py"), Path(base, top, "__init__.py")
 
 
 @lru_cache(maxsize=16384)
-def module_file(base: Path, parts: tuple[str, ...]) -> Path | None:
-    path = base.joinpath(*parts)
-    for candidate in (path.with_suffix(".py") if parts else path, path / "__init__.py"):
-        if candidate.is_file():
-            return candidate
+def module_file(base: str, parts: tuple[str, ...]) -> Path | None:
+    name = base + os.sep.join(part for part in parts if part)
+    for candidate in (f"{name}.py", os.path.join(name, "__init__.py")):
+        if os.path.isfile(candidate):
+            return Path(candidate)
     return None
 
 

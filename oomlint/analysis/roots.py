@@ -1,0 +1,185 @@
+"""Where following starts: the functions of a file from which something can be judged."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from oomlint.analysis import classes
+from oomlint.analysis.modules import Class, Function, Module
+from oomlint.analysis.project import Project
+from oomlint.analysis.state import World
+
+# What a word can say about training, as bits: those of all words that are reached are joined.
+BACKWARD, STEP, GATHERS, EVALUATES, TRAIN, FALSE, ENVIRONMENT = (1 << bit for bit in range(7))
+WORDS = {
+    "append": GATHERS,
+    "extend": GATHERS,
+    "eval": EVALUATES,
+    "train": TRAIN,
+    "False": FALSE,
+    "env": ENVIRONMENT,
+    "envs": ENVIRONMENT,
+    "environment": ENVIRONMENT,
+}
+STEPPING = re.compile(r"(^|_)steps?($|_)|update")
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """Where following starts: a function, a method of `owner`, or the script itself."""
+
+    function: Function | None
+    owner: Class | None = None
+
+
+@lru_cache(maxsize=50_000)
+def said_by(word: str) -> int:
+    said = WORDS.get(word, 0)
+    if "backward" in word:
+        said |= BACKWARD
+    if STEPPING.search(word):
+        said |= STEP
+    return said
+
+
+def judged(said: int) -> bool:
+    """Whether a rule could judge what words say: backward and step, or evaluation."""
+    if said & BACKWARD:
+        return bool(said & (GATHERS | STEP))
+    evaluates = said & EVALUATES or said & (TRAIN | FALSE) == TRAIN | FALSE
+    return bool(evaluates or said & ENVIRONMENT)
+
+
+@dataclass(frozen=True, slots=True)
+class Mentions:
+    """What some words say, and which functions and imports of the file are among them."""
+
+    said: int
+    calls: frozenset[str]
+    imports: frozenset[str]
+
+
+class Reading:
+    """What the functions of a file mention, and what the functions that they call mention."""
+
+    def __init__(self, project: Project, module: Module) -> None:
+        self.project, self.module = project, module
+        self.by_name: dict[str, list[Function]] = {}
+        for function in module.all_functions:
+            if function.parent is None:
+                self.by_name.setdefault(function.name, []).append(function)
+        for cls in module.classes.values():
+            calling = [cls.methods[k] for k in ("__call__", "__init__") if k in cls.methods]
+            self.by_name.setdefault(cls.name, []).extend(calling)
+        self.names = frozenset(self.by_name)
+        self.imported_names = frozenset(module.imports)
+        self.mentions: dict[Function, Mentions] = {}
+        self.said_elsewhere: dict[str, int] = {}
+
+    def script_words(self) -> set[str]:
+        """The words of what the module does itself besides defining things."""
+        skipped = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+        words: set[str] = set()
+        for node in self.module.tree.body:
+            if isinstance(node, skipped):
+                continue
+            for part in ast.walk(node):
+                if isinstance(part, ast.Name):
+                    words.add(part.id)
+                elif isinstance(part, ast.Attribute):
+                    words.add(part.attr)
+        return words
+
+    def roots(self) -> list[Root]:
+        """Functions that matter, those that nobody here calls first; then inherited methods."""
+        functions = [f for f in self.module.all_functions if f.parent is None]
+        referenced: set[str] = set()
+        for function in functions:
+            referenced |= self.mentioned(function).calls - {function.name}
+        chosen = [f for f in functions if f.name != "__init__" and self.matters(f)]
+        free = [f for f in chosen if f.name not in referenced]
+        called = [f for f in chosen if f.name in referenced]
+        return [*self.inherited(), *(Root(f, f.owner) for f in (*free, *called))]
+
+    def inherited(self) -> Iterator[Root]:
+        """Methods of bases in other files that call what a class of this file overrides."""
+        world = World(self.project, self.module)
+        for cls in self.module.classes.values():
+            for kin in classes.lineage(world, cls)[1:]:
+                if kin.module is self.module:
+                    continue
+                for method in kin.methods.values():
+                    if method.name in cls.methods or method.name == "__init__":
+                        continue
+                    mine = method.words & cls.methods.keys()
+                    if not mine:
+                        continue
+                    words = method.words.union(*(cls.methods[name].words for name in mine))
+                    if self.can_matter(words):
+                        yield Root(method, cls)
+
+    def matters(self, function: Function) -> bool:
+        clips = function.name == "training_step" and "clip" in function.code
+        return clips or self.judges(self.mentioned(function))
+
+    def can_matter(self, words: Iterable[str]) -> bool:
+        """Whether a rule could judge what is reached from these words."""
+        return self.judges(self.read(frozenset(words)))
+
+    def judges(self, start: Mentions) -> bool:
+        said, imports = self.reach(start)
+        if judged(said):
+            return True
+        # Half of it here: the other half may be in what is imported.
+        if said & (BACKWARD | STEP):
+            for name in sorted(imports):
+                said |= self.said_by_imported(name)
+            return judged(said)
+        return False
+
+    def reach(self, start: Mentions) -> tuple[int, set[str]]:
+        """What these and all functions of the file say that they may call, and their imports."""
+        said, imports = start.said, set(start.imports)
+        pending = list(start.calls)
+        seen = set(pending)
+        while pending:
+            for other in self.by_name[pending.pop()]:
+                found = self.mentioned(other)
+                said |= found.said
+                imports |= found.imports
+                more = found.calls - seen
+                seen |= more
+                pending.extend(more)
+        return said, imports
+
+    def mentioned(self, function: Function) -> Mentions:
+        known = self.mentions.get(function)
+        if known is None:
+            known = self.mentions[function] = self.read(function.words)
+        return known
+
+    def read(self, words: frozenset[str]) -> Mentions:
+        said = 0
+        for word in words:
+            said |= said_by(word)
+        return Mentions(said, words & self.names, words & self.imported_names)
+
+    def said_by_imported(self, name: str) -> int:
+        known = self.said_elsewhere.get(name)
+        if known is None:
+            known = 0
+            for function in self.imported(name):
+                known |= self.read(function.words).said
+            self.said_elsewhere[name] = known
+        return known
+
+    def imported(self, name: str) -> list[Function]:
+        target = self.module.imports.get(name, "")
+        if target.split(".")[0] in classes.OUTSIDE:
+            return []
+        found = self.project.find(target, self.module)
+        return [found] if isinstance(found, Function) else []
