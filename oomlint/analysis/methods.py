@@ -55,7 +55,7 @@ def method_backward(
         name = role.value if role else "wrapper"
         if role is Role.SCALER:
             name = "stepper"
-        backward(world, node, arguments[0], wrapper=name)
+        backward(world, node, arguments[0], wrapper=name, receiver=receiver)
         return NONE
     retain = keywords.get("retain_graph") or keywords.get("create_graph")
     if arguments and scaler_of(arguments[0]) is not None:

@@ -1,0 +1,235 @@
+"""OOM207: losses divided by hand where the framework divides them, too."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from oomlint.analysis import Model, classes, edits, knowledge
+from oomlint.analysis.accumulation import is_number
+from oomlint.analysis.answers import Node, finding, make_fix
+from oomlint.analysis.modules import Function, Module, written
+from oomlint.analysis.remedies import lone_block
+from oomlint.analysis.sites import own_nodes
+from oomlint.analysis.state import Event, Kind, World
+from oomlint.analysis.values import Constant, Thing, Value, is_divided, settled
+from oomlint.rule import Claim, Edit, Finding, Fix, Rule, Safety, Severity
+
+
+class DoubleScaledAccumulation(Rule):
+    """
+    ## What it does
+    Checks for a loss that is divided by the number of micro-batches although Accelerate, DeepSpeed
+    or Lightning divide it themselves.
+
+    ## Why is this bad?
+    `Accelerator.backward` divides by the `gradient_accumulation_steps` that it was built with,
+    DeepSpeed's `engine.backward` by those of its configuration, Lightning by
+    `accumulate_grad_batches`. With a division by hand the gradient at the step is N times too
+    small: plain SGD learns N times slower, and clipping never takes hold.
+
+    ## Example
+    ```python
+    from accelerate import Accelerator
+
+    def train(model, loader, optimizer, criterion, accumulation_steps=4):
+        accelerator = Accelerator(gradient_accumulation_steps=accumulation_steps)
+        model, loader, optimizer = accelerator.prepare(model, loader, optimizer)
+        for inputs, targets in loader:
+            with accelerator.accumulate(model):
+                loss = criterion(model(inputs), targets)
+                accelerator.backward(loss / accumulation_steps)
+                optimizer.step()
+                optimizer.zero_grad()
+    ```
+
+    Use instead:
+    ```python
+    from accelerate import Accelerator
+
+    def train(model, loader, optimizer, criterion, accumulation_steps=4):
+        accelerator = Accelerator(gradient_accumulation_steps=accumulation_steps)
+        model, loader, optimizer = accelerator.prepare(model, loader, optimizer)
+        for inputs, targets in loader:
+            with accelerator.accumulate(model):
+                loss = criterion(model(inputs), targets)
+                accelerator.backward(loss)
+                optimizer.step()
+                optimizer.zero_grad()
+    ```
+
+    ## Fix safety
+    Unsafe: gradients become N times larger, so a learning rate tuned for the small ones may not
+    fit.
+
+    ## Measured
+    With four micro-batches the gradient norm at the first step is a quarter of its value after the
+    fix.
+
+    ## References
+    - [Accelerate: gradient accumulation](https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation)
+    """
+
+    code = "OOM207"
+    name = "double-scaled-accumulation"
+    severity = Severity.ERROR
+    tokens = (
+        ("backward(", "training_step"),
+        ("ccelerat", "deepspeed", "ightning"),
+        ("/",),
+    )
+    claims = (Claim.GRADIENT_RISES,)
+
+    def check(self, model: Model) -> Iterator[Finding]:
+        seen: set[int] = set()
+        for division, divisor, framework, event in (*wrapped(model), *in_lightning(model)):
+            if id(division) in seen:
+                continue
+            seen.add(id(division))
+            size = written(divisor)
+            message = (
+                f"the loss is divided by `{size}` here and again by {framework}: "
+                "the gradient at the step is that many times too small"
+            )
+            path: list[tuple[Event | Node, str]] = [(division, "divided by hand")]
+            if event is not None:
+                path.append((event, f"{framework} divides and backpropagates"))
+            yield finding(model, self, division, message, undivide(model.module, division), path)
+
+
+Division = tuple[Node, ast.expr, str, Event | None]
+
+
+def wrapped(model: Model) -> Iterator[Division]:
+    """Divisions of what `accelerator.backward` or DeepSpeed's `engine.backward` is given."""
+    for world in model.worlds:
+        for event in world.of(Kind.BACKWARD):
+            framework = dividing(world, event)
+            if framework and event.module is model.module:
+                for division, divisor in by_hand(event):
+                    yield division, divisor, framework, event
+
+
+def dividing(world: World, event: Event) -> str:
+    """The framework that divides what this backward is given; empty where none certainly does."""
+    wrapper, node = event.detail.get("wrapper"), event.node
+    if not isinstance(node, ast.Call):
+        return ""
+    if wrapper == "accelerator":
+        steps = steps_given(event)
+        given = steps is not None and not (isinstance(steps, Constant) and steps.value == 1)
+        return "Accelerate" if given or "accumulate" in event.contexts else ""
+    if wrapper == "engine":
+        scales = not any(keyword.arg == "scale_wrt_gas" for keyword in node.keywords)
+        stepped = [e for e in world.of(Kind.ENGINE_STEP) if e.index > event.index]
+        by_itself = bool(stepped) and not stepped[0].guards
+        known = "deepspeed" in event.module.source.text
+        return "DeepSpeed" if scales and by_itself and known else ""
+    return ""
+
+
+def steps_given(event: Event) -> Value | None:
+    """What an Accelerator was told about accumulation when it was built."""
+    receiver = event.detail.get("receiver")
+    thing = settled(receiver) if isinstance(receiver, Value) else None
+    if not isinstance(thing, Thing) or not thing.qualified.startswith("accelerate."):
+        return None
+    return thing.arguments.get("gradient_accumulation_steps") or thing.arguments.get(
+        "gradient_accumulation_plugin"
+    )
+
+
+def by_hand(event: Event) -> Iterator[tuple[Node, ast.expr]]:
+    """The divisions by a number of micro-batches between the loss and its backward."""
+    call, function = event.node, event.function
+    if not isinstance(call, ast.Call) or not call.args or event.value is None:
+        return
+    if not is_divided(event.value):
+        return
+    found = list(divisions(event.module, function, call.args[0], call.lineno, event))
+    if not found and function is not None:
+        for other in event.module.all_functions:
+            if other.name in function.words and other is not function:
+                found += returned(other, event)
+    yield from found
+
+
+def divisions(
+    module: Module, function: Function | None, used: ast.expr, row: int, event: Event | None
+) -> Iterator[tuple[Node, ast.expr]]:
+    """Divisions inside an expression, or of a name that it uses, in the rows before it."""
+    inside = {id(node) for node in ast.walk(used)}
+    names = {written(node) for node in ast.walk(used) if isinstance(node, ast.Name | ast.Attribute)}
+    for node in own_nodes(function.node if function is not None else module.tree):
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div):
+            if written(node.target) in names and node.lineno <= row and counts(node.value, event):
+                yield node, node.value
+        elif isinstance(node, ast.BinOp) and id(node) in inside and is_count(node, event):
+            yield node, node.right
+        elif isinstance(node, ast.Assign) and node.lineno <= row:
+            if any(written(target) in names for target in node.targets):
+                for part in ast.walk(node.value):
+                    if isinstance(part, ast.BinOp) and is_count(part, event):
+                        yield part, part.right
+
+
+def returned(function: Function, event: Event | None) -> Iterator[tuple[Node, ast.expr]]:
+    for node in own_nodes(function.node):
+        if isinstance(node, ast.Return) and node.value is not None:
+            yield from divisions(function.module, function, node.value, node.lineno, event)
+
+
+def is_count(node: ast.BinOp, event: Event | None) -> bool:
+    return isinstance(node.op, ast.Div) and counts(node.right, event) and not is_number(node.left)
+
+
+def counts(divisor: ast.expr, event: Event | None) -> bool:
+    """Whether a divisor is the number of micro-batches: by its name, or the Accelerator's own."""
+    if knowledge.ACCUMULATION_NAME.search(written(divisor)):
+        return True
+    steps = steps_given(event) if event is not None else None
+    if isinstance(divisor, ast.Constant) and isinstance(steps, Constant):
+        return bool(divisor.value == steps.value)
+    return steps is not None and written(divisor) == steps.key
+
+
+def in_lightning(model: Model) -> Iterator[Division]:
+    """Divisions of what a LightningModule's `training_step` returns."""
+    world = World(model.project, model.module)
+    for cls in model.module.classes.values():
+        method = cls.methods.get("training_step")
+        if method is None or "automatic_optimization" in model.module.segment(cls.node):
+            continue
+        bases = classes.base_names(world, cls)
+        if any(knowledge.LIGHTNING_MODULE.fullmatch(base) for base in bases):
+            for division, divisor in returned(method, None):
+                yield division, divisor, "Lightning", None
+
+
+def undivide(module: Module, division: Node) -> Fix | None:
+    """`loss / n` becomes `loss`; a statement that does nothing else goes."""
+    statement = module.statement_of(division)
+    try:
+        if is_only_division(statement, division):
+            changes = [edits.delete(module, lone_block(module, statement))]
+        elif isinstance(division, ast.BinOp):
+            start, _ = module.span(division.right)
+            _, end = module.span(division)
+            slash = module.source.text.rindex("/", module.span(division.left)[1], start)
+            kept = module.source.text[:slash].rstrip()
+            changes = [Edit(len(kept), end, "")]
+        else:
+            return None
+    except edits.NoFix:
+        return None
+    return make_fix("Leave the division to the framework", changes, Safety.UNSAFE)
+
+
+def is_only_division(statement: ast.stmt, division: Node) -> bool:
+    """Whether a statement is `loss /= n` or `loss = loss / n`."""
+    if statement is division:
+        return True
+    if not isinstance(statement, ast.Assign) or not isinstance(division, ast.BinOp):
+        return False
+    targets = [written(target) for target in statement.targets]
+    return statement.value is division and targets == [written(division.left)]
