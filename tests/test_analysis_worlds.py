@@ -195,7 +195,8 @@ CHOSEN = [
     ),
     ("if a:\n    if a:\n        optimizer.step()", [PLAIN, ["backward"]]),
     ("if a:\n    return\noptimizer.step()", [PLAIN, ["backward"]]),
-    ("if a and b:\n    return\noptimizer.step()", [PLAIN, PLAIN, ["backward"]]),
+    # `b` is asked only in the world of `a`; that neither is enough is one story, told once.
+    ("if a and b:\n    return\noptimizer.step()", [PLAIN, ["backward"]]),
 ]
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from oomlint.analysis import knowledge
+from oomlint.analysis import classes, knowledge
 from oomlint.analysis.dispatch import evaluate
 from oomlint.analysis.modules import Function, LazyModule, Module, written
 from oomlint.analysis.state import Kind, World
@@ -260,18 +261,37 @@ def node_is_eventful(world: World, module: Module, node: ast.AST) -> bool:
     if known is not None:
         return known
     memo[id(node)] = False
-    found = False
-    for part in ast.walk(node):
-        if isinstance(part, ast.Call) and call_is_eventful(world, module, part):
-            found = True
-            break
-        if isinstance(part, ast.Assign) and any(
-            isinstance(goal, ast.Attribute) and goal.attr == "grad" for goal in part.targets
-        ):
-            found = True
-            break
+    found = mentions_event(world, module, node) and any(
+        (isinstance(part, ast.Call) and call_is_eventful(world, module, part))
+        or (isinstance(part, ast.Assign) and any(map(is_gradient, part.targets)))
+        for part in ast.walk(node)
+    )
     memo[id(node)] = found
     return found
+
+
+def is_gradient(target: ast.expr) -> bool:
+    return isinstance(target, ast.Attribute) and target.attr == "grad"
+
+
+CALLED = re.compile(r"([^\W\d]\w*)\s*\(")
+# Calls that `call_is_eventful` looks at more closely.
+TELLING_WORDS = knowledge.EVENT_WORDS | {"eval", "update", "GradScaler"}
+
+
+def mentions_event(world: World, module: Module, node: ast.AST) -> bool:
+    """Whether the rows of a node hold a word of an event: no, for most, without walking it."""
+    first, last = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)
+    if not first or not last:
+        return True
+    starts, text = module.source.line_starts, module.source.text
+    rows = text[starts[first - 1] : starts[last] if last < len(starts) else len(text)]
+    called = set(CALLED.findall(rows))
+    return (
+        ".grad" in rows
+        or not called.isdisjoint(TELLING_WORDS)
+        or any(name_is_eventful(world, module, name) for name in called)
+    )
 
 
 def memo_of(module: Module) -> dict[int, bool]:
@@ -320,14 +340,12 @@ def last_name(node: ast.expr) -> str:
 
 
 def name_is_eventful(world: World, module: Module, name: str) -> bool:
-    names = eventful_names(module)
-    if name in names:
+    if name in eventful_names(module):
         return True
-    if name in module.imports and module.imports[name].split(".")[0] != "torch":
-        found = world.project.find(module.imports[name], module)
-        if isinstance(found, Function):
-            return found.name in eventful_names(found.module)
-    return False
+    if name not in module.imports or module.imports[name].split(".")[0] in classes.OUTSIDE:
+        return False
+    found = world.project.find(module.imports[name], module)
+    return isinstance(found, Function) and found.name in eventful_names(found.module)
 
 
 def eventful_names(module: Module) -> frozenset[str]:

@@ -13,7 +13,7 @@ from oomlint.analysis.following import bind_unknown, decorated_mode
 from oomlint.analysis.modules import Class, Function, Module
 from oomlint.analysis.project import Project
 from oomlint.analysis.roots import Reading, Root
-from oomlint.analysis.state import Frame, Stop, World
+from oomlint.analysis.state import Frame, Kind, Stop, World
 from oomlint.analysis.values import Instance, Value
 
 # Here all of the analysis comes together, so here the tables of handlers are filled.
@@ -50,28 +50,60 @@ def worlds_of(project: Project, module: Module) -> list[World]:
 def explore(
     project: Project, module: Module, root: Root, reached: set[Function]
 ) -> tuple[list[World], int]:
-    """The worlds of one root, by flipping one choice of a known world at a time."""
-    queue: deque[dict[str, bool]] = deque([{}])
+    """The worlds of one root, by flipping one choice of a known world at a time.
+
+    A choice whose flip changes no event is idle: it is not flipped again together with others.
+    """
+    queue: deque[tuple[dict[str, bool], str, World | None]] = deque([({}, "", None)])
     seen: set[frozenset[tuple[str, bool]]] = set()
+    idle: set[str] = set()
     found: list[World] = []
     spent = 0
     trains = "backward(" in module.source.text
     most = MAX_WORLDS if trains else MAX_WORLDS_WITHOUT_TRAINING
     while queue and len(found) < most and spent < ROOT_BUDGET:
-        assumptions = queue.popleft()
+        assumptions, flipped, base = queue.popleft()
+        if flipped in idle:
+            continue
         world = run_world(project, module, root, assumptions)
         spent += world.statements
         reached |= world.visited
-        found.append(world)
+        tried: set[str] = set()
+        if base is not None and story_of(world) == story_of(base):
+            idle.add(flipped)
+            # What it asks besides is new; the rest is tried from the other world.
+            tried = {key for key, _ in base.choices}
+        else:
+            found.append(world)
         made = dict(assumptions)
         for key, choice in world.choices:
             other = {**made, key: not choice}
             made[key] = choice
             identity = frozenset(other.items())
-            if identity not in seen:
+            if identity not in seen and key not in tried:
                 seen.add(identity)
-                queue.append(other)
+                queue.append((other, key, world))
     return found, spent
+
+
+Story = tuple[object, ...]
+
+
+def story_of(world: World) -> Story:
+    """What happens in a world: two worlds with one story give the same answers."""
+    return tuple(
+        (
+            event.kind,
+            id(event.node),
+            event.subject.key if event.subject else "",
+            event.value.key if event.value else "",
+            event.grad,
+            event.marks,
+            tuple(event.contexts),
+        )
+        for event in world.events
+        if event.kind is not Kind.OPAQUE_CALL
+    )
 
 
 def run_world(project: Project, module: Module, root: Root, assumptions: dict[str, bool]) -> World:
