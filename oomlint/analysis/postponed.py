@@ -63,7 +63,9 @@ def window_of(world: World, backward: Event) -> tuple[Event, Loop] | None:
             loop = crossed(first, later) if first.node is later.node else None
             if loop is None or not same_model(first, later):
                 continue
-            if is_window(world, loop, first, later) and is_separable(backward, forwards, loop):
+            if not is_window(world, loop, first, later) or handed_on(world, first, later, backward):
+                continue
+            if is_separable(backward, forwards, loop):
                 return first, loop
     return None
 
@@ -91,7 +93,7 @@ def same_model(first: Event, later: Event) -> bool:
 # The same sample seen several times, or several parts of a model: few, and all of one step.
 PARTS = re.compile(
     r"scale|view|crop|aug|head|layer|level|stage|expert|model|net\b|nets|time|sample|mc_|roll"
-    r"|horizon|length|unroll|bptt|frame",
+    r"|horizon|length|unroll|bptt|frame|\.(keys|items|values)\(\)",
     re.IGNORECASE,
 )
 # Calls that say that a model has a memory of its own, which runs through the loop.
@@ -115,6 +117,18 @@ def is_window(world: World, loop: Loop, first: Event, later: Event) -> bool:
     text = function.code if function is not None else loop.module.source.text
     given = [value.parents if value is not None else () for value in (first.value, later.value)]
     return not STATEFUL.search(text) and {id(v) for v in given[0]} != {id(v) for v in given[1]}
+
+
+def handed_on(world: World, first: Event, later: Event, backward: Event) -> bool:
+    """Whether somebody unknown gets what several iterations made: it may bring them together."""
+    for event in world.of(Kind.OPAQUE_CALL):
+        passed = event.detail.get("passed")
+        if later.index < event.index < backward.index and isinstance(passed, list):
+            for value in passed:
+                held = ancestors(value)
+                if id(first.value) in held and id(later.value) in held:
+                    return True
+    return False
 
 
 # Operations after which a gradient is still the sum of the parts' gradients.
