@@ -175,3 +175,79 @@ def calls_of(module: Module, function: Function) -> list[Site]:
         for site in sites.sites(module)
         if site.method == function.name and local_function(module, site) is function
     ]
+
+
+TRAINING = re.compile(
+    r"(^|\.)(train|fit|train_\w*|\w*_train|run_training|training_loop|do_train|finetune\w*)$"
+)
+NO_TRAINING = re.compile(r"train_(test_split|loader|dataset|data\w*|transform\w*|ds|dl|set)$")
+
+
+def first_training(module: Module, function: Function | None, row: int) -> ast.stmt | None:
+    """The first statement below a row, in a function or a script, that trains for many steps."""
+    body = module.tree.body if function is None else function.node.body
+    found = [s for s in statements_below(body, row) if trains(module, s, function)]
+    return min(found, key=lambda statement: statement.lineno) if found else None
+
+
+def statements_below(body: list[ast.stmt], row: int) -> Iterator[ast.stmt]:
+    for statement in body:
+        if isinstance(statement, sites.SCOPES):
+            continue
+        if statement.lineno > row:
+            yield statement
+        if (statement.end_lineno or 0) > row and not isinstance(statement, sites.LOOPS):
+            for name in ("body", "orelse", "finalbody"):
+                yield from statements_below(getattr(statement, name, []), row)
+
+
+def trains(module: Module, statement: ast.stmt, function: Function | None) -> bool:
+    """Whether a statement is a loop of updates, or calls what must be one."""
+    if isinstance(statement, sites.LOOPS):
+        return any(updates(module, site, 0) for site in sites.found_in(module, statement, function))
+    if not isinstance(statement, ast.Expr | ast.Assign | ast.Return | ast.AnnAssign):
+        return False
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Call):
+            site = sites.site_of(module, node, function)
+            called = local_function(module, site)
+            if called is not None:
+                if has_training_loop(module, called, 0):
+                    return True
+            elif is_named_training(site):
+                return True
+    return False
+
+
+def is_named_training(site: Site) -> bool:
+    """`train(model, loader)` of another file, `trainer.fit(model)`; not `model.train()`."""
+    text = written(site.node.func)
+    if not TRAINING.search(text) or NO_TRAINING.search(text):
+        return False
+    if site.receiver is None:
+        return len(site.node.args) + len(site.node.keywords) >= 2
+    return re.search(r"trainer|learner|runner|engine$", written(site.receiver), re.I) is not None
+
+
+def updates(module: Module, site: Site, depth: int) -> bool:
+    if is_update(site):
+        return True
+    called = local_function(module, site)
+    if called is None:
+        return depth == 0 and is_named_training(site)
+    return depth < MAX_CALLS and any(
+        updates(module, other, depth + 1) for other in sites.found_in(module, called.node, called)
+    )
+
+
+def has_training_loop(module: Module, function: Function, depth: int) -> bool:
+    for node in sites.own_nodes(function.node):
+        if isinstance(node, sites.LOOPS):
+            if any(updates(module, s, 0) for s in sites.found_in(module, node, function)):
+                return True
+        elif isinstance(node, ast.Call) and depth < MAX_CALLS:
+            site = sites.site_of(module, node, function)
+            called = local_function(module, site)
+            if called is not None and has_training_loop(module, called, depth + 1):
+                return True
+    return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 
 from oomlint.analysis import cadence, sites
@@ -138,7 +138,7 @@ def spread(nodes: list[ast.AST], name: str) -> set[str]:
     return found
 
 
-def mentions(node: ast.AST, names: set[str]) -> bool:
+def mentions(node: ast.AST, names: Set[str]) -> bool:
     return any(is_name(part) and written(part) in names for part in ast.walk(node))
 
 
