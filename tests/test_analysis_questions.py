@@ -11,7 +11,7 @@ from stories import happening, model_of, word, words
 from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import anchor, positions
 from oomlint.analysis.questions import Window
-from oomlint.analysis.state import Event, Kind
+from oomlint.analysis.state import Event, Kind, World, once
 from oomlint.analysis.values import reduction_of
 
 
@@ -70,6 +70,37 @@ def test_way(letters: str, goal: str, avoiding: str, row: int | None) -> None:
     (world,) = model_of(spelled(letters)).worlds
     found = ask.way(world, world.events[0], is_a(goal), is_a(avoiding))
     assert (found.node.lineno - 3 if found else None) == row
+
+
+@pytest.mark.parametrize(
+    ("letters", "kinds", "rows"),
+    [
+        ("bzcsbo", "b", [1, 5]),
+        ("bzcsbo", "so", [4, 6]),
+        ("bosb", "bso", [1, 2, 3, 4]),
+        ("osbc", "bc", [3, 4]),
+        ("bz", "c", []),
+        ("bz", "cu", []),
+        ("bz", "cz", [2]),
+    ],
+)
+def test_events_by_kind_keep_their_order(letters: str, kinds: str, rows: list[int]) -> None:
+    (world,) = model_of(spelled(letters)).worlds
+    events = world.of(*(KINDS[letter] for letter in kinds))
+    assert [event.node.lineno - 3 for event in events] == rows
+
+
+def test_a_question_is_answered_once_for_each_world() -> None:
+    asked = []
+
+    @once
+    def length(world: World) -> int:
+        asked.append(world)
+        return len(world.events)
+
+    first, second = (model_of(spelled(letters)).worlds[0] for letters in ("bzo", "bo"))
+    assert [length(first), length(second), length(first), length(second)] == [3, 2, 3, 2]
+    assert asked == [first, second]
 
 
 def test_a_way_around_the_loop() -> None:

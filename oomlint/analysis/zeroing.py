@@ -81,15 +81,18 @@ def erased_in_window(world: World) -> Iterator[Erasure]:
 def erased_at_epoch(world: World) -> Iterator[Erasure]:
     """An epoch starts by zeroing while the window counts on across epochs."""
     for window in ask.windows(world):
-        if window.guard is None or not ask.carries_over(window):
-            continue
-        for zero in world.of(Kind.ZERO_GRAD):
-            if not zero.loops or zero.guards:
-                continue
-            loop = zero.loops[-1]
-            outer = any(m.node is loop.node for m in window.backward.loops[:-1])
-            if outer and zero.subject is not None and ask.concerns(zero, window.optimizer):
-                yield Erasure(zero, window.backward, window.step)
+        around = [loop.node for loop in window.backward.loops[:-1]]
+        zeros = [
+            zero
+            for zero in world.of(Kind.ZERO_GRAD)
+            if zero.loops
+            and not zero.guards
+            and any(zero.loops[-1].node is node for node in around)
+            and zero.subject is not None
+            and ask.concerns(zero, window.optimizer)
+        ]
+        if zeros and window.guard is not None and ask.carries_over(window):
+            yield from (Erasure(zero, window.backward, window.step) for zero in zeros)
 
 
 def is_plain_step(event: Event) -> bool:
