@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from oomlint.analysis import Model, edits
+from oomlint.analysis import Model, edits, sites
 from oomlint.analysis.answers import anchor, finding, make_fix
 from oomlint.analysis.autocast import OFF, precision_at
+from oomlint.analysis.modules import written
 from oomlint.analysis.remedies import statement
 from oomlint.analysis.state import Event, Kind
 from oomlint.rule import Claim, Edit, Finding, Fix, Rule, Safety, Severity
@@ -86,7 +87,7 @@ class BackwardInAutocast(Rule):
                 if precision_at(world, event)[0] in ("", OFF):
                     continue
                 node = anchor(model, event)
-                if node is None or id(node) in seen:
+                if node is None or id(node) in seen or not is_entered_here(model, event, node):
                     continue
                 seen.add(id(node))
                 message = (
@@ -94,6 +95,12 @@ class BackwardInAutocast(Rule):
                     "compiled and custom functions compute theirs in the lower precision too"
                 )
                 yield finding(model, self, node, message, remedy(model, event))
+
+
+def is_entered_here(model: Model, event: Event, node: ast.expr | ast.stmt) -> bool:
+    """Whether the backward or the autocast around its call stands in this file."""
+    contexts = sites.contexts_around(model.module, node)
+    return event.module is model.module or any("autocast" in written(c) for c in contexts)
 
 
 def remedy(model: Model, event: Event) -> Fix | None:
