@@ -1,0 +1,93 @@
+"""OOM104: outputs that wait on the device for the end of a loop, on their way to the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from oomlint.analysis import Model, collecting, predictions
+from oomlint.analysis.answers import finding, short
+from oomlint.rule import Claim, Finding, Rule, Severity
+
+
+class OutputsKeptOnGpu(Rule):
+    """
+    ## What it does
+    Checks for outputs of a model, logits, features or generations, that a loop over data collects
+    on the device without a graph and that go to the host only after the loop; and for a Hugging
+    Face `Trainer` that collects the logits of a language model for `compute_metrics`.
+
+    ## Why is this bad?
+    Device memory grows with every batch, by the size of its outputs, although nothing on the device
+    needs them again. A small data set fits; the full one runs out of memory hours later, in the
+    evaluation, and `torch.cat` needs all of it twice.
+
+    ## Example
+    ```python
+    import torch
+
+    @torch.no_grad()
+    def predict(model, loader, device):
+        model.eval()
+        logits = []
+        for inputs, _ in loader:
+            logits.append(model(inputs.to(device)))
+        return torch.cat(logits).softmax(dim=1).cpu().numpy()
+    ```
+
+    Use instead:
+    ```python
+    import torch
+
+    @torch.no_grad()
+    def predict(model, loader, device):
+        model.eval()
+        logits = []
+        for inputs, _ in loader:
+            logits.append(model(inputs.to(device)).cpu())
+        return torch.cat(logits).softmax(dim=1).cpu().numpy()
+    ```
+
+    ## Fix safety
+    Unsafe: what follows the loop is computed on the host, with the host's rounding; each batch
+    waits for its copy. No fix is offered where the collected tensors meet others on the device.
+
+    ## Measured
+    Device bytes grow by the outputs of every batch before the fix and not at all after it.
+
+    ## References
+    - [Hugging Face: `eval_accumulation_steps`](https://huggingface.co/docs/transformers/main_classes/trainer#transformers.TrainingArguments.eval_accumulation_steps)
+    """
+
+    code = "OOM104"
+    name = "outputs-kept-on-gpu"
+    severity = Severity.WARNING
+    tokens = (
+        ("append(", "extend(", "cat(", "concat(", "compute_metrics"),
+        ("no_grad", "inference_mode", "detach(", ".data", "generate(", "TrainingArguments"),
+        ("cuda", ".to(", "device", "TrainingArguments"),
+    )
+    claims = (Claim.GROWTH_STOPS, Claim.PEAK_FALLS)
+
+    def check(self, model: Model) -> Iterator[Finding]:
+        for found in collecting.collected(model):
+            output = short(model.module, found.output)
+            message = (
+                f"`{found.place}` keeps every batch's `{output}` on the device until the loop has "
+                "ended"
+            )
+            path = ((found.node, "collected on the device"), (found.taken, "taken to the host"))
+            yield finding(
+                model, self, found.node, message, collecting.to_the_host(model, found), path
+            )
+        for evaluated in predictions.trainers(model):
+            message = (
+                "evaluation keeps the logits of the whole data set on the device for "
+                "`compute_metrics`"
+            )
+            yield finding(
+                model,
+                self,
+                evaluated.trainer,
+                message,
+                predictions.move_predictions(model, evaluated),
+            )
