@@ -70,9 +70,14 @@ def last_forward(forwards: dict[int, Event], backward: Event) -> Event | None:
 
 def mode_of(world: World, forward: Event) -> Event | None:
     """The switch to evaluation mode that a forward stands under, with no evaluation in between."""
+    used = ask.fed(world)
     for event in reversed(world.events[: forward.index]):
-        if event.kind in MODES and concerns(event.subject, forward.subject):
+        if not concerns(event.subject, forward.subject):
+            continue
+        if event.kind in MODES:
             return event if event.kind is Kind.EVAL_MODE else None
+        if event.kind is Kind.FORWARD and id(event.value) not in used:
+            return None
     return None
 
 

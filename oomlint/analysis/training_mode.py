@@ -62,6 +62,9 @@ def trained_in(world: World, mode: Event, trained: dict[int, Event]) -> Stuck | 
             return None
         if event.kind is Kind.OPAQUE_CALL and may_restore(event, mode):
             return None
+        if is_evaluation(event, mode):
+            evaluated.append(event)
+            continue
         if event.kind is not Kind.FORWARD or not concerns(event.subject, mode.subject):
             continue
         backward = trained.get(id(event.value))
@@ -83,8 +86,34 @@ def concerns(one: Value | None, other: Value | None) -> bool:
 
 
 def may_restore(event: Event, mode: Event) -> bool:
-    """Whether a call that cannot be followed is given the model, or is a method of it."""
-    return ask.may_touch(event, mode.subject)
+    """Whether a call that cannot be followed may set the mode of the model."""
+    if not ask.may_touch(event, mode.subject) or not isinstance(event.node, ast.Call):
+        return False
+    name = (classes.dotted(event.node.func) or "").rsplit(".", 1)[-1]
+    if ask.same(event.subject, mode.subject):
+        return bool(MODE_NAME.search(name))
+    return not READING.match(name)
+
+
+# Methods of a model that may set its mode.
+MODE_NAME = re.compile(r"train|eval|mode|fit|restore|reset|^call$", re.I)
+# Functions that only read what they are given.
+READING = re.compile(
+    r"(save|log|print|write|dump|format|count|len|isinstance|hasattr|getattr|id|type|repr|str|copy|clip"
+    r"|deepcopy|unwrap|summary|info|debug|sum|list|step|update_ema)",
+)
+# Methods of a model that evaluate it.
+GENERATES = re.compile(
+    r"(generate|sample|predict|infer|inference|translate|transcribe|decode|beam_search)(_\w+)?$"
+)
+
+
+def is_evaluation(event: Event, mode: Event) -> bool:
+    """Whether the model is asked for samples or predictions."""
+    if event.kind is not Kind.OPAQUE_CALL or not concerns(event.subject, mode.subject):
+        return False
+    called = event.node.func if isinstance(event.node, ast.Call) else None
+    return isinstance(called, ast.Attribute) and bool(GENERATES.match(called.attr))
 
 
 def in_training_before(world: World, mode: Event, trained: dict[int, Event]) -> bool:
