@@ -62,14 +62,23 @@ class OutputsKeptOnGpu(Rule):
     name = "outputs-kept-on-gpu"
     severity = Severity.WARNING
     tokens = (
-        ("append(", "extend(", "cat(", "concat(", "compute_metrics"),
-        ("no_grad", "inference_mode", "detach(", ".data", "generate(", "TrainingArguments"),
-        ("cuda", ".to(", "device", "TrainingArguments"),
+        ("append(", "extend(", "cat(", "concat(", "+=", "compute_metrics"),
+        (
+            "no_grad",
+            "inference_mode",
+            "detach(",
+            ".data",
+            "generate(",
+            "TrainingArguments",
+            "_step",
+            "_batch_end",
+        ),
+        ("cuda", ".to(", "device", "ightning", "TrainingArguments"),
     )
     claims = (Claim.GROWTH_STOPS, Claim.PEAK_FALLS)
 
     def check(self, model: Model) -> Iterator[Finding]:
-        for found in collecting.collected(model):
+        for found in (*collecting.collected(model), *collecting.hooked(model)):
             output = short(model.module, found.output)
             message = (
                 f"`{found.place}` keeps every batch's `{output}` on the device until the loop has "

@@ -45,10 +45,36 @@ def collected(model: Model) -> Iterator[Collected]:
             tensor = Chain(world, module, function, loops[0], node).is_output(output)
             if tensor is None or not without_graph(module, node, function, output, tensor):
                 continue
-            taken = host_use(module, function, loops[-1], place)
+            last = loops[-1].end_lineno or loops[-1].lineno
+            taken = host_use(module, function, last, place)
             if taken is not None:
-                direct = is_direct(taken, place) and used_once(module, function, loops[-1], place)
+                direct = is_direct(taken, place) and used_once(module, function, last, place)
                 yield Collected(node, place, output, taken, direct)
+                break
+
+
+HOOK = re.compile(r"(validation|val|test|predict)_step$|on_(validation|test|predict)_batch_end$")
+
+
+def hooked(model: Model) -> Iterator[Collected]:
+    """The same where a framework has the loop: a step collects, the end of the epoch moves."""
+    module = model.module
+    world = World(model.project, module)
+    for node, place, outputs in collecting_lines(module):
+        function = module.function_of(node)
+        if function is None or function.owner is None or not HOOK.match(function.name):
+            continue
+        if not place.startswith("self.") or sites.loops_around(module, node):
+            continue
+        chain = Chain(world, module, function, function.node, node)
+        given = {argument.arg for argument in function.node.args.args if argument.arg == "outputs"}
+        output = next((o for o in outputs if written(o) in given or chain.is_output(o)), None)
+        if output is None:
+            continue
+        for method in function.owner.methods.values():
+            taken = host_use(module, method, 0, place) if method is not function else None
+            if taken is not None:
+                yield Collected(node, place, output, taken, False)
                 break
 
 
@@ -66,6 +92,9 @@ def collecting_lines(
                 given = parts(site.node.args[0])
                 if any(written(part) == place for part in given):
                     yield statement, place, [part for part in given if written(part) != place]
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.AugAssign) and isinstance(node.value, ast.List):
+            yield node, written(node.target), parts(node.value)
 
 
 def parts(node: ast.expr) -> list[ast.expr]:
@@ -143,7 +172,8 @@ class Chain:
     world: World
     module: Module
     function: Function | None
-    loop: Loop
+    # The loop, or the function that a framework calls for each batch.
+    loop: ast.stmt
     line: ast.expr | ast.stmt
 
     def is_output(self, node: ast.expr, depth: int = 0) -> str | None:
@@ -179,6 +209,9 @@ class Chain:
 
     def of_call(self, node: ast.Call, depth: int) -> str | None:
         called = node.func
+        own = self.function is not None and self.function.owner is not None
+        if own and written(called) in ("self", "self.forward"):
+            return "model"
         if sites.role(self.world, called, self.function)[0] is Role.MODEL:
             return "model"
         if isinstance(called, ast.Attribute):
@@ -245,11 +278,10 @@ HOST = frozenset({"cpu", "numpy", "tolist", "item"})
 HOST_MODULES = re.compile(r"(numpy|sklearn|pandas|scipy|json|pickle|csv)\.|torch\.save$")
 
 
-def host_use(module: Module, function: Function | None, loop: Loop, place: str) -> ast.expr | None:
-    """The first expression after the loop that takes what was collected to the host."""
+def host_use(module: Module, function: Function | None, last: int, place: str) -> ast.expr | None:
+    """The first expression after a row that takes what was collected to the host."""
     scope: ast.AST = function.node if function is not None else module.tree
     tainted = {place.split("[")[0]}
-    last = loop.end_lineno or loop.lineno
     kinds = (ast.Assign, ast.Call, ast.For, ast.ListComp, ast.DictComp, ast.GeneratorExp)
     later = [node for node in ast.walk(scope) if isinstance(node, kinds) and node.lineno > last]
     for node in sorted(later, key=lambda part: (part.lineno, part.col_offset)):
@@ -318,10 +350,9 @@ def is_direct(taken: ast.expr, place: str) -> bool:
     return False
 
 
-def used_once(module: Module, function: Function | None, loop: Loop, place: str) -> bool:
-    """Whether nothing else after the loop reads what was collected."""
+def used_once(module: Module, function: Function | None, last: int, place: str) -> bool:
+    """Whether nothing else after a row reads what was collected."""
     scope: ast.AST = function.node if function is not None else module.tree
-    last = loop.end_lineno or loop.lineno
     found = [
         node
         for node in ast.walk(scope)
