@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from oomlint.analysis import Model
 from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import anchor, finding, make_fix
-from oomlint.analysis.counting import Count, assigned_test, count_of, twins
+from oomlint.analysis.counting import Count, assigned_test, count_of, passed, twins
 from oomlint.analysis.modules import Function, Module, written
 from oomlint.analysis.order import steps
 from oomlint.analysis.questions import Window
@@ -153,7 +153,7 @@ def is_handled(model: Model, window: Window) -> bool:
     """Whether the code thinks of the rest: in the condition, behind the loop, by its length."""
     guard, loop, size = window.guard, window.loop.node, window.size
     function = window.step.function
-    if guard is None or not isinstance(loop, ast.For) or size is None or function is None:
+    if guard is None or not isinstance(loop, ast.For) or size is None:
         return True
     condition = assigned_test(guard.module, guard.test, function)
     if LAST.search(written(condition)) or any(isinstance(n, ast.Or) for n in ast.walk(condition)):
@@ -161,12 +161,12 @@ def is_handled(model: Model, window: Window) -> bool:
     goes_through = " ".join(sources(guard.module, loop.iter, function))
     if written(size) in goes_through or re.search(r"islice|cycle|infinite", goes_through):
         return True
-    if "range(" in goes_through and "len(" not in goes_through:
+    if re.match(r"t?range\(", written(passed(loop.iter))) and "len(" not in goes_through:
         return True
-    return counts_the_rest(function, window) or steps_behind(model, window)
+    return counts_the_rest(window) or steps_behind(model, window)
 
 
-def sources(module: Module, iterable: ast.expr, function: Function) -> Iterator[str]:
+def sources(module: Module, iterable: ast.expr, function: Function | None) -> Iterator[str]:
     """What a loop goes through, and what the names in it were made from."""
     yield written(iterable)
     for node in ast.walk(iterable):
@@ -176,12 +176,13 @@ def sources(module: Module, iterable: ast.expr, function: Function) -> Iterator[
                     yield written(value)
 
 
-def counts_the_rest(function: Function, window: Window) -> bool:
+def counts_the_rest(window: Window) -> bool:
     """Whether another remainder of the window's size is taken: of the number of batches."""
+    function, module = window.step.function, window.step.module
     size = written(window.size) if window.size is not None else ""
     lefts = {
         written(node.left)
-        for node in ast.walk(function.node)
+        for node in ast.walk(function.node if function is not None else module.tree)
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)
         if written(node.right) == size
     }

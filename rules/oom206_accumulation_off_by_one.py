@@ -73,8 +73,6 @@ class AccumulationOffByOne(Rule):
         seen: set[int] = set()
         for world in model.worlds:
             for window in counted_windows(world):
-                if not ask.is_accumulation(window):
-                    continue
                 for node, message, fix in (*shifted(model, window), *uneven(model, window)):
                     if id(node) in seen:
                         continue
@@ -91,7 +89,7 @@ Judgement = tuple[Node, str, Fix | None]
 
 def shifted(model: Model, window: Window) -> Iterator[Judgement]:
     """The window's condition becomes true too early the first time."""
-    count = count_of(window)
+    count = count_of(window) if ask.is_accumulation(window) else None
     if count is None or count.shift not in (-1, 1):
         return
     node = count.test if count.module is model.module else anchor(model, window.step)
@@ -145,6 +143,8 @@ def uneven(model: Model, window: Window) -> Iterator[Judgement]:
     size, function = window.size, window.step.function
     if size is None or window.backward.function is not function or function is None:
         return
+    if not ask.only_backward(window) or not ask.divided(window):
+        return
     module = window.step.module
     if module is not model.module:
         return
@@ -185,6 +185,18 @@ def differ(module: Module, function: Function, one: ast.expr, other: ast.expr) -
 
 def number(module: Module, function: Function, node: ast.expr) -> int | None:
     if isinstance(node, ast.Name):
+        defaults = {p.arg: value for p, value in defaults_of(function)}
+        if node.id in defaults:
+            return integer(defaults[node.id])
         found = bindings(module, node.id, function)
         return integer(found[0]) if len(found) == 1 and found[0] is not None else None
     return integer(node)
+
+
+def defaults_of(function: Function) -> Iterator[tuple[ast.arg, ast.expr]]:
+    given = function.node.args
+    positional = [*given.posonlyargs, *given.args]
+    yield from zip(reversed(positional), reversed(given.defaults), strict=False)
+    for parameter, value in zip(given.kwonlyargs, given.kw_defaults, strict=True):
+        if value is not None:
+            yield parameter, value

@@ -104,10 +104,12 @@ def wrapped(model: Model) -> Iterator[Division]:
     """Divisions of what `accelerator.backward` or DeepSpeed's `engine.backward` is given."""
     for world in model.worlds:
         for event in world.of(Kind.BACKWARD):
+            if event.module is not model.module:
+                continue
             framework = dividing(world, event)
-            if framework and event.module is model.module:
-                for division, divisor in by_hand(event):
-                    yield division, divisor, framework, event
+            for division, divisor in by_hand(event):
+                if framework or is_own_number(event, divisor):
+                    yield division, divisor, framework or "Accelerate", event
 
 
 def dividing(world: World, event: Event) -> str:
@@ -126,6 +128,15 @@ def dividing(world: World, event: Event) -> str:
         known = "deepspeed" in event.module.source.text
         return "DeepSpeed" if scales and by_itself and known else ""
     return ""
+
+
+def is_own_number(event: Event, divisor: ast.expr) -> bool:
+    """`accelerator.backward(loss / accelerator.gradient_accumulation_steps)`."""
+    call = event.node
+    if event.detail.get("wrapper") != "accelerator" or not isinstance(call, ast.Call):
+        return False
+    receiver = call.func.value if isinstance(call.func, ast.Attribute) else call
+    return written(divisor) == f"{written(receiver)}.gradient_accumulation_steps"
 
 
 def steps_given(event: Event) -> Value | None:

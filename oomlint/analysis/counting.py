@@ -51,7 +51,7 @@ class Count:
 
 def count_of(window: Window) -> Count | None:
     """How a window's condition counts; None where that cannot be read."""
-    guard, function = window.guard, window.step.function
+    guard = window.guard
     if guard is None or not steps_behind_backward(window):
         return None
     module = guard.module
@@ -61,7 +61,7 @@ def count_of(window: Window) -> Count | None:
         return None
     test, modulo, remainder = found
     counter, offset = shifted(modulo.left)
-    if counter is None or function is None:
+    if counter is None:
         return None
     start, loader = first_value(module, window, counter, modulo)
     if start is None:
@@ -142,19 +142,19 @@ Start = tuple[int | None, ast.expr | None]
 
 def first_value(module: Module, window: Window, counter: ast.expr, at: ast.expr) -> Start:
     """What a counter is at the test on the first micro-batch, and what `enumerate` goes through."""
-    function = module.function_of(at)
-    loop = window.loop.node
+    function, loop = module.function_of(at), window.loop.node
+    inside = window.loop.module is module and module.function_of(loop) is function
     if isinstance(counter, ast.Name) and isinstance(loop, ast.For) and binds(loop, counter.id):
-        return looped(loop, counter.id)
+        return looped(module, loop, counter.id) if inside else (None, None)
     if isinstance(counter, ast.Name):
         values = bindings(module, counter.id, function)
         holder: ast.AST = function.node if function is not None else module.tree
-        return counted(module, counter, values, holder, at), None
+        return counted(window, counter, values, holder, at), None
     if isinstance(counter, ast.Attribute) and is_self_attribute(counter, function):
         owner = class_of(function)
         if owner is not None:
             values = [value for value, _ in owner.assigned.get(counter.attr, ())]
-            return counted(module, counter, list(values), owner.node, at), None
+            return counted(window, counter, list(values), owner.node, at), None
     return None, None
 
 
@@ -162,9 +162,13 @@ def binds(loop: ast.For, name: str) -> bool:
     return any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(loop.target))
 
 
-def looped(loop: ast.For, name: str) -> Start:
+def looped(module: Module, loop: ast.For, name: str) -> Start:
     """The first value of a loop's own counter: `enumerate(loader, 1)`, `range(n)`."""
     iterable = passed(loop.iter)
+    if isinstance(iterable, ast.Name):
+        found = bindings(module, iterable.id, module.function_of(loop))
+        if len(found) == 1 and found[0] is not None:
+            iterable = passed(found[0])
     if not isinstance(iterable, ast.Call) or not isinstance(iterable.func, ast.Name):
         return None, None
     arguments = iterable.args
@@ -199,7 +203,7 @@ def integer(node: ast.expr) -> int | None:
 
 
 def counted(
-    module: Module,
+    window: Window,
     counter: ast.expr,
     values: list[ast.expr | None],
     holder: ast.AST,
@@ -216,17 +220,28 @@ def counted(
     if len(increments) != 1 or len(starts) != 1:
         return None
     start, increment = starts.pop(), increments[0]
-    if start is None or not goes_along(module, increment, at):
+    asked = seen_beside(window, increment, at)
+    if start is None or asked is None:
         return None
-    return start + (increment.lineno < at.lineno)
+    return start + (increment.lineno < asked.lineno)
 
 
-def goes_along(module: Module, increment: ast.stmt, at: ast.expr) -> bool:
-    """Whether a counter is counted once in every iteration in which it is asked."""
-    if module.function_of(increment) is not module.function_of(at):
-        return False
-    loops, others = loops_around(module, increment), loops_around(module, at)
-    return loops[:1] == others[:1] and not is_conditional(module, increment)
+def seen_beside(window: Window, increment: ast.stmt, at: ast.expr) -> ast.expr | ast.stmt | None:
+    """Where a counter is asked, as seen from where it is counted: the test, or a call on the way.
+
+    None where it is not counted once in every iteration in which it is asked.
+    """
+    calls = [(call.module, call.node) for call in window.step.calls]
+    for module, node in reversed([*calls, (window.step.module, at)]):
+        if not isinstance(node, ast.expr | ast.stmt):
+            continue
+        if module.function_of(increment) is not module.function_of(node):
+            continue
+        if increment not in module.parents:
+            continue
+        same_loop = loops_around(module, increment)[:1] == loops_around(module, node)[:1]
+        return node if same_loop and not is_conditional(module, increment) else None
+    return None
 
 
 def is_conditional(module: Module, node: ast.stmt) -> bool:
@@ -252,13 +267,11 @@ def mentions(value: ast.expr, text: str) -> bool:
 
 
 def twins(count: Count) -> list[ast.expr]:
-    """Every place of the function that asks the same as the window's test, the test included."""
+    """Every place of the function, or of the script, that asks what the window's test asks."""
     function = count.module.function_of(count.test)
-    if function is None:
-        return [count.test]
     text = written(count.test)
     return [
         node
-        for node in own_nodes(function.node)
+        for node in own_nodes(function.node if function is not None else count.module.tree)
         if isinstance(node, ast.Compare | ast.BinOp) and written(node) == text
     ]
