@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from oomlint.analysis import Model, edits, sites
 from oomlint.analysis.answers import finding, make_fix
 from oomlint.analysis.autocast import forwards_of, precision_at
-from oomlint.analysis.knowledge import Evidence
 from oomlint.analysis.modules import Module, written
+from oomlint.analysis.precision import always_enabled
 from oomlint.analysis.state import Event, Kind
-from oomlint.analysis.values import Constant, Thing, scaler_of
+from oomlint.analysis.values import scaler_of
 from oomlint.rule import Claim, Edit, Finding, Fix, Rule, Safety, Severity
 
 # A condition that chooses between precisions: the scaler is made for another one.
@@ -85,7 +85,7 @@ class ScalerWithBf16(Rule):
         proof: dict[ast.Call, Event] = {}
         for world in model.worlds:
             for backward in world.events:
-                call = always_enabled(model, backward)
+                call = enabled_here(model, backward)
                 if call is None:
                     continue
                 forwards = forwards_of(world, backward)
@@ -107,21 +107,12 @@ class ScalerWithBf16(Rule):
             yield finding(model, self, call, message, remedy(model, call), path)
 
 
-def always_enabled(model: Model, event: Event) -> ast.Call | None:
+def enabled_here(model: Model, event: Event) -> ast.Call | None:
     """The call in this file that made the scaler of a backward, where nothing switches it off."""
     if event.kind is not Kind.BACKWARD or event.value is None:
         return None
-    scaler = scaler_of(event.value)
-    if not isinstance(scaler, Thing) or scaler.evidence is not Evidence.CONSTRUCTED:
-        return None
-    call = scaler.made
-    if call is None or call not in model.module.parents:
-        return None
-    site = sites.site_of(model.module, call, model.module.function_of(call))
-    enabled = scaler.arguments.get("enabled")
-    on = enabled is None or (isinstance(enabled, Constant) and enabled.value is True)
-    positional = len(call.args) > 4
-    return call if on and not site.is_open and not positional else None
+    call = always_enabled(scaler_of(event.value))
+    return call if call in model.module.parents else None
 
 
 def is_chosen(module: Module, call: ast.Call) -> bool:

@@ -1,9 +1,12 @@
-"""In which precision autocast computes: what a context says, and what holds at an event."""
+"""In which precision code computes: what autocast says, what holds at an event, what was cast."""
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Sequence
 
+from oomlint.analysis.ownership import related
 from oomlint.analysis.state import Event, Kind, World
 from oomlint.analysis.values import Arguments, Constant, External, Keywords, Value, ancestors
 
@@ -90,3 +93,20 @@ def forwards_of(world: World, backward: Event) -> list[Event]:
         for event in world.events[: backward.index]
         if event.kind is Kind.FORWARD and id(event.value) in made_from
     ]
+
+
+CASTS = {"half": "float16", "bfloat16": "bfloat16", "float": "float32", "double": "float64"}
+DTYPES = frozenset("float16 half bfloat16 float32 float float64 double".split())
+
+
+def cast(world: World, node: ast.Call, key: str, name: str, inputs: Sequence[Value]) -> None:
+    """Notes that an object is cast to float16, or to something else again."""
+    precision = CASTS.get(name, "")
+    if name == "to":
+        given = [dtype_of(value, "") for value in inputs]
+        precision = next((dtype for dtype in given if dtype in DTYPES), "")
+    if precision == "float16":
+        world.halved.setdefault(key, (node, len(world.events)))
+    elif precision:
+        for other in [other for other in world.halved if related(other, key)]:
+            del world.halved[other]

@@ -7,6 +7,7 @@ from collections.abc import Callable as Function_
 
 from oomlint.analysis import knowledge
 from oomlint.analysis.attributes import element
+from oomlint.analysis.autocast import cast
 from oomlint.analysis.following import follow
 from oomlint.analysis.keeping import keep_in_container
 from oomlint.analysis.knowledge import Role
@@ -358,6 +359,7 @@ def plain_method(
     role = role_of(world, receiver)
     if role is Role.MODEL or isinstance(receiver, Instance):
         if name in SAME_OBJECT:
+            cast(world, node, receiver.key, name, inputs)
             return receiver
     if isinstance(receiver, Tensor):
         return tensor_method(world, node, receiver, name, key, inputs)

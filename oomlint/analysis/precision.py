@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from typing import TYPE_CHECKING
 
+from oomlint.analysis.knowledge import Role
 from oomlint.analysis.modules import written
 from oomlint.analysis.order import same_function, way
 from oomlint.analysis.state import Event, Kind, World
+from oomlint.analysis.values import Constant, Thing, Value
 
 if TYPE_CHECKING:
     from oomlint.analysis import Model
@@ -19,6 +22,19 @@ def amp_tests(event: Event) -> frozenset[str]:
     """The conditions of an event that are about mixed precision."""
     texts = [written(guard.test) for guard in event.guards]
     return frozenset(text for text in texts if AMP.search(text))
+
+
+def always_enabled(scaler: Value | None) -> ast.Call | None:
+    """The call that made a gradient scaler, where nothing can switch the scaler off."""
+    if not isinstance(scaler, Thing) or scaler.role is not Role.SCALER or scaler.made is None:
+        return None
+    call, enabled = scaler.made, scaler.arguments.get("enabled")
+    # `enabled` comes last: by position it is rare, and told by the number of arguments.
+    unpacked = any(isinstance(argument, ast.Starred) for argument in call.args)
+    if len(call.args) > 4 or unpacked or any(keyword.arg is None for keyword in call.keywords):
+        return None
+    on = enabled is None or (isinstance(enabled, Constant) and enabled.value is True)
+    return call if on else None
 
 
 def disagree(*events: Event) -> bool:

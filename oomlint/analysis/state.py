@@ -115,6 +115,10 @@ class Frame:
     returns: list[Value] = field(default_factory=list)
 
 
+# An attribute of an object: its key and the attribute's name.
+Place = tuple[str, str]
+
+
 class Stop(Exception):
     """The world ends here: too long, or the code left the part that is followed."""
 
@@ -137,11 +141,13 @@ class World:
     root: Function | None = None
     frames: list[Frame] = field(default_factory=list)
     # Attributes of objects that are not of the project, as they were assigned ...
-    attributes: dict[tuple[str, str], Value] = field(default_factory=dict)
+    attributes: dict[Place, Value] = field(default_factory=dict)
     # ... and as they were first read where nothing was assigned.
-    reads: dict[tuple[str, str], Value] = field(default_factory=dict)
-    attribute_born: dict[tuple[str, str], Marks] = field(default_factory=dict)
+    reads: dict[Place, Value] = field(default_factory=dict)
+    attribute_born: dict[Place, Marks] = field(default_factory=dict)
     frozen: set[str] = field(default_factory=set)
+    # What was cast to float16: its key, the call that did it, how many events there were by then.
+    halved: dict[str, tuple[ast.Call, int]] = field(default_factory=dict)
     eval_keys: dict[str, bool] = field(default_factory=dict)
     visited: set[Function] = field(default_factory=set)
     returned: Value | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from oomlint.analysis import classes, knowledge
+from oomlint.analysis.autocast import cast
 from oomlint.analysis.following import follow
 from oomlint.analysis.knowledge import Role
 from oomlint.analysis.modules import Class
@@ -50,6 +51,9 @@ def make_thing(
     thing = Thing(
         key, role=role, qualified=qualified, reduction=reduction, models=models, made=node
     )
+    if role is Role.MODEL:
+        given = keywords.get("torch_dtype") or keywords.get("dtype")
+        cast(world, node, key, "to", [given] if given is not None else [])
     thing.arguments = {**{str(i): v for i, v in enumerate(arguments)}, **keywords}
     return thing
 
