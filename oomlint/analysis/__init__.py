@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,16 +18,22 @@ if TYPE_CHECKING:
 __all__ = ["Model", "SyntaxProblem", "analyse"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Model:
     """What rules ask: one file, understood together with the project files that it depends on."""
 
     source: Source
     module: Module
     project: Project
-    worlds: tuple[World, ...]
     # The oldest torch that the code must run on, where the settings say it.
     torch_version: tuple[int, int] | None = None
+
+    @cached_property
+    def worlds(self) -> tuple[World, ...]:
+        """All that is followed, when a rule first asks: many need no order of events."""
+        from oomlint.analysis.exploration import worlds_of
+
+        return tuple(worlds_of(self.project, self.module))
 
     @property
     def dependencies(self) -> tuple[Path, ...]:
@@ -43,12 +50,10 @@ def analyse(
     source: Source, root: Path | None = None, torch_version: tuple[int, int] | None = None
 ) -> Model:
     """Builds the model of one file; `root` is its project's folder. Raises SyntaxProblem."""
-    from oomlint.analysis import exploration, modules, parsing
+    from oomlint.analysis import modules, parsing
     from oomlint.analysis.project import Project
 
     tree = parsing.parse(source.text)
     module = modules.build(source, tree, *modules.module_name(source.path))
     project = Project(root or source.path.parent, module)
-    return Model(
-        source, module, project, tuple(exploration.worlds_of(project, module)), torch_version
-    )
+    return Model(source, module, project, torch_version)
