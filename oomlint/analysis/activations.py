@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from oomlint.analysis.answers import waypoint_at
 from oomlint.analysis.classes import dotted
 from oomlint.analysis.knowledge import TRANSPARENT
+from oomlint.analysis.layers import last_layer
 from oomlint.analysis.modules import Class, Function
 from oomlint.analysis.project import Project
 from oomlint.analysis.sites import Site, bound_names, class_of, is_self_attribute, sites
@@ -171,6 +172,9 @@ class Reader:
             if isinstance(node.func, ast.Attribute) and node.func.attr in CHAINED:
                 return self.loss_of(place.at(node.func.value), depth + 1)
             return "", None
+        if isinstance(node, ast.Subscript):
+            held = entry_of(place, node)
+            return self.loss_of(held, depth + 1) if held is not None else ("", None)
         if not isinstance(node, ast.Name | ast.Attribute) or depth > MAX_DEPTH:
             return "", None
         found = losses_of(place)
@@ -250,7 +254,7 @@ class Reader:
         if isinstance(called, ast.Name) and called.id == "self":
             owner = class_of(place.function)
             return self.of_class(owner, index, depth) if owner is not None else None
-        if isinstance(called, ast.Call) or not dotted(called):
+        if not isinstance(called, ast.Call) and not dotted(called):
             return None
         return self.of_network(place.at(called), place, index, depth + 1)
 
@@ -292,7 +296,7 @@ class Reader:
             return self.of_network(place.at(node.func.value), call, index, depth + 1)
         layer = LAYER.fullmatch(name)
         if layer and layer[2] == "Sequential":
-            last = last_layer(node)
+            last = last_layer(node, place.function)
             return self.of_layer(place.at(last), index, depth + 1) if last is not None else None
         if layer:
             kind = LAYERS.get(layer[2])
@@ -315,17 +319,18 @@ class Reader:
         return self.of_network(place, place, None, depth + 1)
 
 
-def last_layer(node: ast.Call) -> ast.expr | None:
-    """The last layer of `nn.Sequential(...)`, given one by one or in an OrderedDict."""
-    if not node.args or isinstance(node.args[-1], ast.Starred):
+def entry_of(place: Place, node: ast.Subscript) -> Place | None:
+    """What a dict display holds under a constant key: `losses["ce"]`."""
+    if not isinstance(node.slice, ast.Constant):
         return None
-    last = node.args[-1]
-    if len(node.args) == 1 and isinstance(last, ast.Call) and last.args:
-        listed = last.args[0]
-        if (dotted(last.func) or "").endswith("OrderedDict") and isinstance(listed, ast.List):
-            pair = listed.elts[-1] if listed.elts else None
-            return pair.elts[1] if isinstance(pair, ast.Tuple) and len(pair.elts) == 2 else None
-    return last
+    known = definitions(place.at(node.value)) or ()
+    for value, index in known:
+        if index is not None or not isinstance(value.node, ast.Dict) or len(known) > 1:
+            return None
+        for key, held in zip(value.node.keys, value.node.values, strict=True):
+            if isinstance(key, ast.Constant) and key.value == node.slice.value:
+                return value.at(held)
+    return None
 
 
 def function_called(place: Place, node: ast.Call) -> Function | None:

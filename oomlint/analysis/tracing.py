@@ -25,7 +25,7 @@ from oomlint.analysis.sites import (
 )
 from oomlint.analysis.state import World
 
-MAX_DEPTH = 12
+MAX_DEPTH = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +300,10 @@ def calls(node: ast.Call, within: Function | None, function: Function) -> bool:
 def class_at(project: Project, place: Place, called: ast.expr) -> Class | None:
     """The class of the project that a name stands for, with its body."""
     found = classes.resolve_class(World(project, place.module), place.module, called)
+    if found is None and isinstance(called, ast.Name):
+        # A class that is defined inside a function.
+        local = [c for c in place.module.class_by_node.values() if c.name == called.id]
+        found = local[0] if len(local) == 1 else None
     if found is None or not isinstance(found.module, LazyModule):
         return found
     return whole(found.module).classes.get(found.name)

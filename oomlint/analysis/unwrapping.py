@@ -28,7 +28,7 @@ def without(module: Module, fed: Fed, ending: Ending) -> list[Edit]:
         raise NoFix
     node = ending.place.node
     if ending.inner is None:
-        return [drop_argument(module, node)]
+        return [drop_layer(module, node)]
     parent = module.parents[node]
     if isinstance(parent, ast.Assign) and len(parent.targets) == 1:
         target = parent.targets[0]
@@ -67,9 +67,12 @@ def instead_at_the_loss(module: Module, fed: Fed, ending: Ending, name: str) -> 
     return edits.replace(module, given, inner.id)
 
 
-def drop_argument(module: Module, node: ast.expr) -> Edit:
-    """Removes the last layer of a Sequential with the comma before it."""
+def drop_layer(module: Module, node: ast.expr) -> Edit:
+    """Removes the last layer of a Sequential, with the comma before it or with its `append`."""
     parent = module.parents[node]
+    if isinstance(parent, ast.Call) and isinstance(parent.func, ast.Attribute):
+        if parent.func.attr == "append":
+            return edits.delete(module, module.statement_of(parent))
     listed = parent.args if isinstance(parent, ast.Call) else None
     if isinstance(parent, ast.Tuple):
         # A pair of an OrderedDict.
