@@ -16,6 +16,7 @@ from oomlint.verify.allocator import (
     CapacityExceeded,
     format_size,
     round_size,
+    round_up,
     segment_size,
 )
 
@@ -196,3 +197,21 @@ def test_random_traffic_keeps_the_books_balanced() -> None:
         allocator.free(block)
     allocator.empty_cache()
     assert allocator.statistics().reserved.current == 0
+
+
+@pytest.mark.parametrize(
+    ("size", "divisions", "rounded"),
+    [(1024, 4, 1024), (1025, 4, 1280), (1280, 4, 1280), (1900, 4, 2048), (1025, 2, 1536)],
+)
+def test_sizes_are_rounded_up_between_powers_of_two(
+    size: int, divisions: int, rounded: int
+) -> None:
+    assert round_up(size, divisions) == rounded
+
+
+def test_the_environment_is_read_at_the_first_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    early, late = Allocator(), Allocator()
+    monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)
+    take(late, 512)
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "roundup_power2_divisions:2")
+    assert [take(found, 5 * MIB).size for found in (early, late)] == [6 * MIB, 5 * MIB]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import threading
 from bisect import bisect_left, insort
 from collections import deque
@@ -20,6 +22,22 @@ LARGE_ROUNDING = 2 * MIB
 def round_size(request: int) -> int:
     """The bytes that a request of `request` > 0 bytes asks of a pool."""
     return max(MIN_BLOCK, -(-request // MIN_BLOCK) * MIN_BLOCK)
+
+
+def round_up(size: int, divisions: int) -> int:
+    """A size of the `divisions` equal steps between two powers of two that holds `size` bytes."""
+    floor = 1 << (size.bit_length() - 1)
+    step = floor // divisions
+    return size if size == floor else -(-size // step) * step
+
+
+def configured_divisions() -> int:
+    """`roundup_power2_divisions` of the environment; 0 where it is not set to one number."""
+    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+        found = re.search(r"roundup_power2_divisions:(\d+)", os.environ.get(name, ""))
+        if found:
+            return int(found[1])
+    return 0
 
 
 def segment_size(size: int) -> int:
@@ -134,6 +152,7 @@ class Allocator:
         self._statistics = Statistics()
         self._free: dict[bool, list[tuple[tuple[int, int, int], Block]]] = {True: [], False: []}
         self._segments = 0
+        self._divisions: int | None = None  # read at the first request, as CUDA's is
         self._queue: deque[Block] = deque()
         self._lock = threading.RLock()
 
@@ -143,7 +162,7 @@ class Allocator:
             return None
         with self._lock:
             self._drain()
-            size = round_size(request)
+            size = self._round(request)
             block = self._find(size) or self._grow(size, request)
             block = self._take(block, size)
             block.requested = request
@@ -153,6 +172,13 @@ class Allocator:
             state.blocks.add(1)
             state.allocations += 1
             return block
+
+    def _round(self, request: int) -> int:
+        if self._divisions is None:
+            self._divisions = configured_divisions()
+        if self._divisions > 1 and request > MIN_BLOCK * self._divisions:
+            return round_up(request, self._divisions)
+        return round_size(request)
 
     def free(self, block: Block) -> None:
         self._queue.append(block)
