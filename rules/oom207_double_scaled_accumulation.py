@@ -176,12 +176,12 @@ def divisions(
             if written(node.target) in names and node.lineno <= row and counts(node.value, event):
                 yield node, node.value
         elif isinstance(node, ast.BinOp) and id(node) in inside and is_count(node, event):
-            yield node, node.right
+            yield node, divisor_of(node)
         elif isinstance(node, ast.Assign) and node.lineno <= row:
             if any(written(target) in names for target in node.targets):
                 for part in ast.walk(node.value):
                     if isinstance(part, ast.BinOp) and is_count(part, event):
-                        yield part, part.right
+                        yield part, divisor_of(part)
 
 
 def returned(function: Function, event: Event | None) -> Iterator[tuple[Node, ast.expr]]:
@@ -191,7 +191,19 @@ def returned(function: Function, event: Event | None) -> Iterator[tuple[Node, as
 
 
 def is_count(node: ast.BinOp, event: Event | None) -> bool:
-    return isinstance(node.op, ast.Div) and counts(node.right, event) and not is_number(node.left)
+    if isinstance(node.left, ast.Constant) or is_number(node.left):
+        return False
+    divides = isinstance(node.op, ast.Div) or divisor_of(node) is not node.right
+    return divides and counts(divisor_of(node), event)
+
+
+def divisor_of(node: ast.BinOp) -> ast.expr:
+    """The `n` of `loss / n` and of `loss * (1 / n)`."""
+    share = node.right
+    if isinstance(node.op, ast.Mult) and isinstance(share, ast.BinOp):
+        if isinstance(share.op, ast.Div) and isinstance(share.left, ast.Constant):
+            return share.right
+    return share
 
 
 def counts(divisor: ast.expr, event: Event | None) -> bool:
@@ -213,8 +225,10 @@ def in_lightning(model: Model) -> Iterator[Division]:
             continue
         bases = classes.base_names(world, cls)
         if any(knowledge.LIGHTNING_MODULE.fullmatch(base) for base in bases):
-            for division, divisor in returned(method, None):
-                yield division, divisor, "Lightning", None
+            helpers = [m for name, m in cls.methods.items() if name in method.words]
+            for part in (method, *helpers):
+                for division, divisor in returned(part, None):
+                    yield division, divisor, "Lightning", None
 
 
 def undivide(module: Module, division: Node) -> Fix | None:
@@ -223,7 +237,7 @@ def undivide(module: Module, division: Node) -> Fix | None:
     try:
         if is_only_division(statement, division):
             changes = [edits.delete(module, lone_block(module, statement))]
-        elif isinstance(division, ast.BinOp):
+        elif isinstance(division, ast.BinOp) and isinstance(division.op, ast.Div):
             start, _ = module.span(division.right)
             _, end = module.span(division)
             slash = module.source.text.rindex("/", module.span(division.left)[1], start)
@@ -243,4 +257,5 @@ def is_only_division(statement: ast.stmt, division: Node) -> bool:
     if not isinstance(statement, ast.Assign) or not isinstance(division, ast.BinOp):
         return False
     targets = [written(target) for target in statement.targets]
-    return statement.value is division and targets == [written(division.left)]
+    is_same = targets == [written(division.left)]
+    return statement.value is division and isinstance(division.op, ast.Div) and is_same

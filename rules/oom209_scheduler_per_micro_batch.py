@@ -12,6 +12,7 @@ from oomlint.analysis.questions import Window
 from oomlint.analysis.remedies import here, lone_block, move, statement, step_end
 from oomlint.analysis.schedules import advances, by_progress, counts_micro_batches, may_belong
 from oomlint.analysis.state import Event, Kind
+from oomlint.analysis.windows import counted_windows
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
 
 
@@ -83,7 +84,7 @@ class SchedulerPerMicroBatch(Rule):
     def check(self, model: Model) -> Iterator[Finding]:
         seen: set[int] = set()
         for world in model.worlds:
-            for window in ask.windows(world):
+            for window in (*ask.windows(world), *counted_windows(world)):
                 for advance in per_micro_batch(window):
                     node = anchor(model, advance, window.step)
                     if node is None or id(node) in seen:

@@ -318,7 +318,10 @@ def call_is_eventful(world: World, module: Module, call: ast.Call) -> bool:
             # Which mode the model is in goes together with what is done to it later.
             return not call.args and not call.keywords
         if function.attr == "update":
-            return bool(knowledge.role_of_name(last_name(function.value)) is knowledge.Role.SCALER)
+            receiver = last_name(function.value)
+            if receiver == "self":
+                return name_is_eventful(world, module, "update")
+            return knowledge.role_of_name(receiver) is knowledge.Role.SCALER
         if function.attr in knowledge.EVENT_WORDS or function.attr == "GradScaler":
             return True
         return name_is_eventful(world, module, function.attr)

@@ -44,9 +44,11 @@ def advances(event: Event) -> bool:
     subject = settled(event.subject)
     if isinstance(subject, Thing):
         return subject.role is Role.SCHEDULER and not TOLD_WHERE.search(subject.qualified)
-    name = subject.name if isinstance(subject, Unknown) else ""
-    name = name or subject.key.removesuffix("[*]").rsplit(".", 1)[-1]
-    return bool(SCHEDULER_NAME.match(name)) and not OTHER_SCHEDULE.search(name)
+    names = [subject.key.removesuffix("[*]").rsplit(".", 1)[-1]]
+    if isinstance(subject, Unknown):
+        names.append(subject.name)
+    named = any(SCHEDULER_NAME.match(name) for name in names)
+    return named and not any(OTHER_SCHEDULE.search(name) for name in names)
 
 
 def optimizer_of(scheduler: Value | None) -> Value | None:
