@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from oomlint.analysis import Model, callers, edits, grad_mode
 from oomlint.analysis.answers import finding, make_fix
-from oomlint.analysis.averaging import Update, updates
+from oomlint.analysis.averaging import BLEND, Update, updates
 from oomlint.analysis.debugging import is_test
 from oomlint.analysis.modules import Function, Module, written
 from oomlint.analysis.sites import loops_around
@@ -58,12 +58,14 @@ class EmaBuildsGraph(Rule):
     code = "OOM111"
     name = "ema-builds-graph"
     severity = Severity.WARNING
-    tokens = (
-        ("parameters(",),
-        (" * ", "*", "lerp_", "add_(", "mul_("),
-    )
+    tokens = (("parameters(",),)
+    # A loop over parameters or a collection of them, and a mix.
     token_pattern = re.compile(
-        rb"(lerp|add|sub|copy)_\s*\(|[\]\w]\s*[+-]=|=[^=\n]*\*[^\n]*[+-]|=[^=\n]*[+-][^\n]*\*"
+        rb"\A(?=[\s\S]*?(?:^[ \t]*for\b[^\n]*(?:parameters\(|zip\s*\(|\(\s*$)"
+        rb"|(?:dict|list|tuple|OrderedDict)\(\s*[^()\n]*parameters\("
+        rb"|[\[{(]\s*\w+(?:\s*:\s*\w+)?\s+for\b|=\s*[\w.\[\]]+\.(?:named_)?parameters\())"
+        rb"(?=[\s\S]*?(?:" + BLEND.encode() + rb"))",
+        re.MULTILINE,
     )
     claims = (Claim.NODES_STOP, Claim.GROWTH_STOPS)
 

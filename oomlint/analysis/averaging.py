@@ -11,6 +11,12 @@ from oomlint.analysis import knowledge
 from oomlint.analysis.modules import Function, Module, written
 from oomlint.analysis.sites import bindings, own_nodes, qualified_name
 
+# How a mix of old and new is written: `1 - decay` beside a product, a literal share, or in place.
+BLEND = (
+    r"(?:lerp|add|sub)_\s*\(|\blerp\(|\b1(?:\.0*)?\s*-\s*[\w.]+\)?\s*\*|\*\s*\(\s*1(?:\.0*)?\s*-"
+    r"|\b0?\.\d+\s*\*[^\n]*\+|[-+]=\s*[^\n]*\*"
+)
+BLENDS = re.compile(BLEND)
 PARAMETERS = re.compile(r"\.(named_)?parameters\(")
 # Methods that change their receiver to a mix of itself and what they are given.
 MIXING = frozenset("add_ sub_ lerp_ copy_ addcmul_ mul_".split())
@@ -42,7 +48,7 @@ def updates(module: Module) -> Iterator[Update]:
         nodes = own_nodes(module.tree if function is None else function.node)
         for node in nodes:
             found = update_of(module, node, function)
-            if found is not None:
+            if found is not None and is_blend(module, found, function):
                 yield found
 
 
@@ -62,6 +68,16 @@ def update_of(module: Module, node: ast.AST, function: Function | None) -> Updat
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         return update_by_call(module, node, node.value, function)
     return None
+
+
+def is_blend(module: Module, update: Update, function: Function | None) -> bool:
+    """Whether shares of old and new are mixed, in the statement or in what it has a name for."""
+    statement = update.statement
+    if BLENDS.search(written(statement)):
+        return True
+    if not isinstance(statement, ast.Assign):
+        return False
+    return bool(BLENDS.search(written(resolved(module, statement.value, function))))
 
 
 def mixed(
