@@ -1,0 +1,232 @@
+"""OOM408: a copy of the weights that waits on the device until it is restored."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from oomlint.analysis import Model, cadence, edits, loading, sites
+from oomlint.analysis.answers import finding, make_fix, short
+from oomlint.analysis.modules import Function, Module, written
+from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
+
+
+class StateDictOnGpu(Rule):
+    """
+    ## What it does
+    Checks for copies of `state_dict()` on the device that are only kept to be restored or saved
+    later: the best weights so far, the initial ones.
+
+    ## Why is this bad?
+    `copy.deepcopy` and `clone` leave every copied tensor where the original is. The copy occupies
+    the device for as long as the training runs, and nothing computes with it.
+
+    ## Example
+    ```python
+    import copy
+
+    import torch
+
+    def fit(model, epochs, train, evaluate):
+        model.cuda()
+        best, best_weights = 0.0, None
+        for epoch in range(epochs):
+            train(model)
+            accuracy = evaluate(model)
+            if accuracy > best:
+                best = accuracy
+                best_weights = copy.deepcopy(model.state_dict())
+        model.load_state_dict(best_weights)
+    ```
+
+    Use instead:
+    ```python
+    import copy
+
+    import torch
+
+    def fit(model, epochs, train, evaluate):
+        model.cuda()
+        best, best_weights = 0.0, None
+        for epoch in range(epochs):
+            train(model)
+            accuracy = evaluate(model)
+            if accuracy > best:
+                best = accuracy
+                best_weights = {k: v.to("cpu", copy=True) for k, v in model.state_dict().items()}
+        model.load_state_dict(best_weights)
+    ```
+
+    ## Fix safety
+    Unsafe: what else uses the copy finds it on the CPU. `load_state_dict` copies it back.
+
+    ## Measured
+    The bytes that stay allocated between steps fall by the size of the weights.
+
+    ## References
+    - [PyTorch: what is a state_dict](https://docs.pytorch.org/tutorials/recipes/recipes/what_is_state_dict.html)
+    """
+
+    code = "OOM408"
+    name = "state-dict-on-gpu"
+    severity = Severity.WARNING
+    tokens = (
+        ("deepcopy", "clone()"),
+        ("state_dict",),
+        ("torch",),
+        (".cuda(", ".to(", "device"),
+    )
+    claims = (Claim.BYTES_FALL, Claim.PEAK_FALLS)
+
+    def check(self, model: Model) -> Iterator[Finding]:
+        module = model.module
+        for copy in copies(module):
+            if copy.target is None or not waits(module, copy):
+                continue
+            text = short(module, copy.node)
+            message = f"`{text}` keeps a second set of weights on the device that only waits"
+            yield finding(model, self, copy.node, message, remedy(module, copy))
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A copy of a module's state: the expression, whose state, and what it is assigned to."""
+
+    node: ast.expr
+    owner: ast.expr
+    target: ast.expr | None
+    statement: ast.stmt
+    function: Function | None
+
+
+def copies(module: Module) -> Iterator[Copy]:
+    for node in ast.walk(module.tree):
+        owner = copied_state(module, node)
+        if owner is None or not isinstance(node, ast.expr):
+            continue
+        statement = module.statement_of(node)
+        target = None
+        if isinstance(statement, ast.Assign) and statement.value is node:
+            target = statement.targets[0]
+        yield Copy(node, owner, target, statement, module.function_of(node))
+
+
+def copied_state(module: Module, node: ast.AST) -> ast.expr | None:
+    """Whose `state_dict()` an expression copies tensor by tensor, on the device."""
+    if isinstance(node, ast.Call) and len(node.args) == 1:
+        if sites.qualified_name(module, node.func, module.function_of(node)) == "copy.deepcopy":
+            return state_owner(node.args[0])
+    if isinstance(node, ast.DictComp) and len(node.generators) == 1:
+        over = node.generators[0].iter
+        if isinstance(over, ast.Call) and isinstance(over.func, ast.Attribute):
+            if over.func.attr == "items" and clone_of(node) is not None:
+                return state_owner(over.func.value)
+    return None
+
+
+def state_owner(node: ast.expr) -> ast.expr | None:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr == "state_dict" and not node.args and not node.keywords:
+            return None if OTHER.search(written(node.func.value)) else node.func.value
+    return None
+
+
+# State of a few bytes, or of another kind than a module's.
+OTHER = re.compile(r"optim|sched|scaler|loader|sampler|metric|loop|trainer$", re.IGNORECASE)
+
+
+def clone_of(node: ast.DictComp) -> ast.Call | None:
+    """The `.clone()` that makes each value, where nothing moves it elsewhere."""
+    value = node.value
+    if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Attribute):
+        return None
+    if value.func.attr != "clone" or re.search(r"\.(cpu|to|numpy)\(", written(value)):
+        return None
+    return value
+
+
+def waits(module: Module, copy: Copy) -> bool:
+    """Whether the copy is kept over a training: the best weights, or those to go back to."""
+    assert copy.target is not None
+    name = written(copy.target)
+    if not loading.is_name(copy.target) or not on_device(module, copy):
+        return False
+    if is_computed_with(module, copy, name):
+        return False
+    if "best" in name.lower() and is_now_and_then(module, copy):
+        return True
+    return not sites.loops_around(module, copy.statement) and is_restored(module, copy, name)
+
+
+def is_now_and_then(module: Module, copy: Copy) -> bool:
+    """Whether a condition decides about the copy, or it comes before one that does."""
+    if sites.conditions_around(module, copy.statement):
+        return True
+    name = written(copy.target) if copy.target is not None else ""
+    return any(
+        other.target is not None
+        and other.statement is not copy.statement
+        and written(other.target) == name
+        and bool(sites.conditions_around(module, other.statement))
+        for other in copies(module)
+    )
+
+
+DEVICE = re.compile(r"\.cuda\(|\.to\([^)]*(device|cuda|rank|gpu)|device\s*=", re.IGNORECASE)
+
+
+def on_device(module: Module, copy: Copy) -> bool:
+    """Whether the code around the copy puts something on a device that may be a GPU."""
+    code = module.source.text
+    return DEVICE.search(code) is not None and not HOST.search(code)
+
+
+HOST = re.compile(r"device\s*=\s*(torch\.device\()?['\"]cpu['\"]\)?\s*$", re.MULTILINE)
+
+
+def scope_of(module: Module, copy: Copy) -> ast.AST:
+    owner = sites.class_of(copy.function)
+    if isinstance(copy.target, ast.Attribute) and owner is not None:
+        return owner.node
+    return module.tree if copy.function is None else copy.function.node
+
+
+def is_restored(module: Module, copy: Copy, name: str) -> bool:
+    """Whether the copy is given back behind a training of the same function."""
+    training = cadence.first_training(module, copy.function, copy.statement.lineno)
+    return training is not None and any(
+        site.method == "load_state_dict"
+        and site.function is copy.function
+        and site.node.lineno >= training.lineno
+        and loading.mentions(site.node, {name})
+        for site in sites.sites(module)
+    )
+
+
+def is_computed_with(module: Module, copy: Copy, name: str) -> bool:
+    """Whether single tensors of the copy are used: averaged, compared, interpolated."""
+    for node in ast.walk(scope_of(module, copy)):
+        if isinstance(node, ast.Subscript) and written(node.value) == name:
+            if isinstance(node.ctx, ast.Load):
+                return True
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr in ("items", "values") and written(node.func.value) == name:
+                return True
+    return False
+
+
+def remedy(module: Module, copy: Copy) -> Fix:
+    """The same copy on the host, one tensor at a time."""
+    if isinstance(copy.node, ast.DictComp):
+        clone = clone_of(copy.node)
+        assert clone is not None and isinstance(clone.func, ast.Attribute)
+        text = f'{module.segment(clone.func.value)}.to("cpu", copy=True)'
+        change = edits.replace(module, clone, text)
+    else:
+        state = f"{module.segment(copy.owner)}.state_dict()"
+        change = edits.replace(
+            module, copy.node, f'{{k: v.to("cpu", copy=True) for k, v in {state}.items()}}'
+        )
+    return make_fix("Copy to the CPU", [change], Safety.UNSAFE)
