@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -274,7 +274,7 @@ def turns_off(module: Module, expression: ast.expr) -> bool:
     return bool(knowledge.NO_GRAD.fullmatch(qualified) or knowledge.NO_GRAD_NAME.search(last))
 
 
-HOST = frozenset({"cpu", "numpy", "tolist", "item"})
+HOST = frozenset({"cpu", "numpy", "tolist"})
 HOST_MODULES = re.compile(r"(numpy|sklearn|pandas|scipy|json|pickle|csv)\.|torch\.save$")
 
 
@@ -286,17 +286,41 @@ def host_use(module: Module, function: Function | None, last: int, place: str) -
     later = [node for node in ast.walk(scope) if isinstance(node, kinds) and node.lineno > last]
     for node in sorted(later, key=lambda part: (part.lineno, part.col_offset)):
         held = read_by(node)
-        if not any(uses(held, name) for name in tainted):
-            continue
-        tainted |= {written(goal) for goal in flat(targets_of(node))}
-        found = [
-            part
-            for part in ast.walk(held)
-            if isinstance(part, ast.Call) and goes_to_host(module, function, part, tainted)
-        ]
-        if found:
-            return next((part for part in found if is_direct(part, place)), found[0])
+        if any(uses(held, name) for name in tainted):
+            if is_whole(held, tainted):
+                tainted |= {written(goal) for goal in flat(targets_of(node))}
+            found = [
+                part
+                for part in ast.walk(held)
+                if isinstance(part, ast.Call) and goes_to_host(module, function, part, tainted)
+            ]
+            if found:
+                return next((part for part in found if is_direct(part, place)), found[0])
     return None
+
+
+WHOLE = NEUTRAL | frozenset(
+    "cat concat stack vstack hstack argmax zip enumerate tqdm list tuple items values".split()
+)
+
+
+def is_whole(node: ast.expr, tainted: Collection[str]) -> bool:
+    """Whether an expression still holds everything that was collected: no mean, no part of it."""
+    if isinstance(node, ast.Name | ast.Attribute):
+        return written(node) in tainted
+    if isinstance(node, ast.Subscript | ast.Starred):
+        return is_whole(node.value, tainted)
+    if isinstance(node, ast.Tuple | ast.List):
+        return any(is_whole(part, tainted) for part in node.elts)
+    if isinstance(node, ast.ListComp | ast.GeneratorExp):
+        return is_whole(node.generators[0].iter, tainted)
+    if not isinstance(node, ast.Call):
+        return False
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else written(node.func)
+    if name not in WHOLE:
+        return False
+    receiver = isinstance(node.func, ast.Attribute) and is_whole(node.func.value, tainted)
+    return receiver or any(is_whole(part, tainted) for part in node.args)
 
 
 def read_by(node: ast.expr | ast.stmt) -> ast.expr:
@@ -325,12 +349,12 @@ def targets_of(node: ast.expr | ast.stmt) -> list[ast.expr]:
 def goes_to_host(
     module: Module, function: Function | None, call: ast.Call, tainted: set[str]
 ) -> bool:
-    if isinstance(call.func, ast.Attribute) and call.func.attr in HOST:
-        return any(uses(call.func.value, name) for name in tainted)
-    if isinstance(call.func, ast.Attribute) and call.func.attr == "to" and call.args:
-        return "cpu" in written(call.args[0]) and any(uses(call.func, name) for name in tainted)
+    if isinstance(call.func, ast.Attribute):
+        to_cpu = call.func.attr == "to" and bool(call.args) and "cpu" in written(call.args[0])
+        if call.func.attr in HOST or to_cpu:
+            return is_whole(call.func.value, tainted)
     qualified = sites.qualified_name(module, call.func, function)
-    given = any(uses(part, name) for part in call.args for name in tainted)
+    given = any(is_whole(part, tainted) for part in call.args)
     return given and bool(HOST_MODULES.match(qualified))
 
 

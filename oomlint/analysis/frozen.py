@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -102,16 +102,26 @@ def detached(world: World, event: Event) -> Found | None:
     backward = next((b for b in world.of(Kind.BACKWARD) if b.index > event.index), None)
     if backward is None or backward.value is None or not beside(event, backward):
         return None
+    held = ancestors(backward.value)
+    if trained_in_another_phase(world, event, held):
+        return None
     module = event.module
     if module is cut.module and module.statement_of(event.node) is module.statement_of(cut.node):
         # Dropped at once: it matters where the graph of another forward is there already.
-        held = ancestors(backward.value)
-        if not any(
-            other.index < event.index and id(other.value) in held
-            for other in world.of(Kind.FORWARD)
-        ):
+        if not any(o.index < event.index and id(o.value) in held for o in world.of(Kind.FORWARD)):
             return None
     return True, ((event, "forward with grad mode on"), (cut, "only used detached"))
+
+
+def trained_in_another_phase(world: World, event: Event, held: Collection[int]) -> bool:
+    """Whether the model is trained by a backward of its own: that step needs more memory."""
+    key = ask.key_of(event.subject)
+    used = [
+        other.value
+        for other in world.of(Kind.FORWARD)
+        if id(other.value) in ask.fed(world) and ask.related(ask.key_of(other.subject), key)
+    ]
+    return bool(used) and not any(id(value) in held for value in used)
 
 
 def is_detach(node: ast.AST) -> bool:
