@@ -73,8 +73,8 @@ class StateDictAlias(Rule):
         for found in kept(model.module):
             what = short(model.module, found.whole)
             message = (
-                f"`{what}` is no copy: every further step changes what `{found.name}` holds, so"
-                " that it ends as the last weights"
+                f"`{what}` is no copy: it lies in the parameters' memory, so `{found.name}` is"
+                " always what the model is now"
             )
             path: list[tuple[ast.expr, str]] = [(found.whole, "kept"), (found.read, "read")]
             yield finding(model, self, found.whole, message, remedy(model.module, found), path)

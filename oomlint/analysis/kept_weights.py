@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from oomlint.analysis import knowledge
 from oomlint.analysis.modules import Class, Function, Module, written
-from oomlint.analysis.sites import SCOPES, class_of, loops_around, own_nodes, qualified_name, sites
+from oomlint.analysis.sites import SCOPES, class_of, loops_around, own_nodes, sites
 from oomlint.analysis.tracing import binds, leaves
+from oomlint.analysis.weight_aliases import Target, kept_in, shallow
 
 Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
 
@@ -28,16 +29,6 @@ TRAINS = re.compile(
 )
 # How an attribute is called that holds weights from earlier.
 EARLIER = re.compile(r"best|optimal|init|snap|back_?up|saved|restore|orig|prev|old|good", re.I)
-SHALLOW = frozenset({"dict", "copy.copy", "collections.OrderedDict", "OrderedDict"})
-DEVICE_WORDS = re.compile(r"cuda|device|gpu|mps|xpu|accelerat|fabric|lightning", re.I)
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A name or an attribute, and the entry of it that holds what is kept, empty for all of it."""
-
-    node: ast.expr
-    entry: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +43,25 @@ class Kept:
     function: Function | None
 
 
-def kept(module: Module) -> Iterator[Kept]:
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A state_dict that a name holds; whether that matters is not known yet."""
+
+    call: ast.Call
+    whole: ast.expr
+    model: str
+    target: Target
+    function: Function | None
+
+    def kept(self, read: ast.expr) -> Kept:
+        held = written(self.target.node)
+        return Kept(self.call, self.whole, self.model, held, read, self.function)
+
+
+def kept(module: Module) -> list[Kept]:
     """Every state_dict that is kept while training goes on, with a place that reads it later."""
+    found: list[Kept] = []
+    others: list[Candidate] = []
     for site in sites(module):
         if site.method != "state_dict" or site.receiver is None or site.node.args:
             continue
@@ -64,93 +72,30 @@ def kept(module: Module) -> Iterator[Kept]:
         target = kept_in(module, whole)
         if target is None:
             continue
+        candidate = Candidate(site.node, whole, model, target, site.function)
         read = read_later(module, target, site.node, model, site.function)
-        if read is not None:
-            yield Kept(site.node, whole, model, written(target.node), read, site.function)
+        if read is None:
+            others.append(candidate)
+        else:
+            found.append(candidate.kept(read))
+    found += first_ones(module, others, found)
+    return sorted(found, key=lambda kept: (kept.call.lineno, kept.call.col_offset))
 
 
-def shallow(module: Module, call: ast.Call, function: Function | None) -> ast.expr:
-    """The largest expression around a state_dict that holds the same tensors."""
-    node: ast.expr = call
-    while True:
-        parent = module.parents[node]
-        outer: ast.AST | None = None
-        if isinstance(parent, ast.Attribute) and parent.attr in ("copy", "items"):
-            outer = module.parents[parent]
-            if not isinstance(outer, ast.Call) or outer.func is not parent or outer.args:
-                return node
-            if parent.attr == "items":
-                around = module.parents[outer]
-                pairs = module.parents[around] if isinstance(around, ast.comprehension) else None
-                if not isinstance(pairs, ast.DictComp) or not same_tensors(module, pairs):
-                    return node
-                outer = pairs
-        elif isinstance(parent, ast.Call) and parent.args == [node] and not parent.keywords:
-            if qualified_name(module, parent.func, function) in SHALLOW:
-                outer = parent
-        if not isinstance(outer, ast.expr):
-            return node
-        node = outer
-
-
-def same_tensors(module: Module, node: ast.DictComp) -> bool:
-    """`{k: v.detach() for k, v in ...}`; `.cpu()` is no copy where there is no other device."""
-    value = node.value
-    while isinstance(value, ast.Call | ast.Attribute):
-        if isinstance(value, ast.Attribute):
-            if value.attr != "data":
-                return False
-            value = value.value
-            continue
-        if value.args or not isinstance(value.func, ast.Attribute):
-            return False
-        on_host = value.func.attr == "cpu" and not DEVICE_WORDS.search(module.source.text)
-        if value.func.attr != "detach" and not on_host:
-            return False
-        value = value.func.value
-    return isinstance(value, ast.Name) and len(node.generators) == 1
-
-
-def kept_in(module: Module, node: ast.expr) -> Target | None:
-    """The name, attribute or container that holds an expression from then on."""
-    child: ast.AST = node
-    parent = module.parents[child]
-    entry = ""
-    while isinstance(parent, ast.Dict | ast.Tuple | ast.List | ast.keyword) or (
-        isinstance(parent, ast.Call) and written(parent.func) == "dict"
-    ):
-        entry = entry_of(parent, child) or entry
-        child, parent = parent, module.parents[parent]
-    if isinstance(parent, ast.Assign) and len(parent.targets) == 1 and parent.value is child:
-        target = parent.targets[0]
-        if isinstance(target, ast.Tuple) and isinstance(child, ast.Tuple):
-            index = next((i for i, part in enumerate(child.elts) if part is node), None)
-            target = target.elts[index] if index is not None else target
-        return holder(target, entry)
-    if isinstance(parent, ast.AnnAssign) and parent.value is child:
-        return holder(parent.target, entry)
-    if isinstance(parent, ast.Call) and isinstance(parent.func, ast.Attribute):
-        if parent.func.attr in ("append", "add", "appendleft") and child in parent.args:
-            return holder(parent.func.value, "")
-    return None
-
-
-def entry_of(parent: ast.AST, child: ast.AST) -> str:
-    """The key under which a dict display holds a value."""
-    if isinstance(parent, ast.keyword):
-        return repr(parent.arg)
-    if isinstance(parent, ast.Dict):
-        keys = [k for k, v in zip(parent.keys, parent.values, strict=True) if v is child]
-        return written(keys[0]) if keys and keys[0] is not None else ""
-    return ""
-
-
-def holder(target: ast.expr, entry: str) -> Target | None:
-    while isinstance(target, ast.Subscript):
-        entry = written(target.slice)
-        target = target.value
-    own = isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name)
-    return Target(target, entry) if own or isinstance(target, ast.Name) else None
+def first_ones(module: Module, others: list[Candidate], found: list[Kept]) -> Iterator[Kept]:
+    """`best = model.state_dict()` before the loop that keeps a better one under that name."""
+    for other in others:
+        for better in found:
+            alike = (better.name, better.model, better.function) == (
+                written(other.target.node),
+                other.model,
+                other.function,
+            )
+            earlier = other.call.lineno < better.call.lineno
+            if alike and earlier and not loops_around(module, other.call):
+                if loops_around(module, better.call):
+                    yield other.kept(better.read)
+                    break
 
 
 def read_later(
@@ -204,8 +149,8 @@ def changes(module: Module, target: Target, function: Function | None) -> bool:
     text = written(target.node)
     for node in ast.walk(scope_of(module, function)):
         if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
-            entry = isinstance(node.slice, ast.Constant) and isinstance(target.node, ast.Name)
-            if written(node.value) == text and not (entry and holds_container(module, node)):
+            entry = bool(target.entry) and isinstance(node.slice, ast.Constant)
+            if written(node.value) == text and not (entry and is_assigned(module, node)):
                 return True
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             if node.func.attr in ("update", "pop", "clear") and written(node.func.value) == text:
@@ -213,7 +158,7 @@ def changes(module: Module, target: Target, function: Function | None) -> bool:
     return False
 
 
-def holds_container(module: Module, node: ast.Subscript) -> bool:
+def is_assigned(module: Module, node: ast.Subscript) -> bool:
     """`best["weights"] = model.state_dict()`: an entry that is the kept thing itself."""
     parent = module.parents[node]
     return isinstance(parent, ast.Assign) and node in parent.targets
@@ -370,12 +315,25 @@ def put_back(
             node
             for node in own_nodes(scope)
             if isinstance(node, ast.stmt) and statement.lineno < node.lineno
+            if not isinstance(node, SCOPES)
         ]
         loop = next(iter(loops_around(module, read)), None)
         last = (loop.end_lineno if loop is not None else read.lineno) or read.lineno
         passed = [node for node in between if node.lineno <= last]
         if any(binds_model(node, model) for node in passed):
             return None
-        if any(trains(node) for node in passed if not isinstance(node, SCOPES)):
+        changed = (trains(node) or loads_others(node, model, held.id) for node in passed)
+        if any(changed):
             return read
     return None
+
+
+def loads_others(node: ast.AST, model: str, name: str) -> bool:
+    """Whether the model loads other weights, which are copied into the memory of its own."""
+    return any(
+        isinstance(part, ast.Call)
+        and written(part.func) == f"{model}.load_state_dict"
+        and bool(part.args)
+        and written(part.args[0]) != name
+        for part in ast.walk(node)
+    )
