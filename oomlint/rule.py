@@ -69,6 +69,7 @@ class Claim(Enum):
     WARNING_GONE = "the warning is gone"
     BYTES_FALL = "fewer device bytes stay allocated"
     DEVICE_ALLOCATIONS_FALL = "the allocator asks the device for memory less often"
+    WAITS_FALL = "the host waits for the device less often"
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ FATAL = re.compile(r"SIG(SEGV|ABRT|BUS|KILL)")
 
 
 def signal_of(module: Module, site: Site) -> str | None:
-    """The signal of a call, where it is one that a crash sends; the first of a loop over several."""
+    """The signal of a call, where it is one that a crash sends; of several the first."""
     given = site.argument(0, "signalnum")
     if given is None:
         return None

@@ -137,6 +137,20 @@ CASES = {
         NOT_MEASURED,
         NOT_MEASURED,
     ),
+    "the host waits once": (
+        Claim.WAITS_FALL,
+        run(waits=12),
+        run(waits=1),
+        CONFIRMED,
+        REFUTED,
+    ),
+    "nobody counts how often the host waits": (
+        Claim.WAITS_FALL,
+        run(waits=None),
+        run(waits=None),
+        NOT_MEASURED,
+        NOT_MEASURED,
+    ),
     "the cache serves every step": (
         Claim.DEVICE_ALLOCATIONS_FALL,
         run(device_allocations=3),

@@ -15,7 +15,7 @@ from oomlint.verify.behaviour import (
     kept_weights_stay,
     trains_in_training_mode,
 )
-from oomlint.verify.memory_claims import bytes_fall, device_allocations_fall
+from oomlint.verify.memory_claims import bytes_fall, device_allocations_fall, waits_fall
 from oomlint.verify.pace import step_faster
 from oomlint.verify.precision import (
     gradients_survive,
@@ -55,6 +55,7 @@ ANY_LOOP = frozenset(
         Claim.ERROR_GONE,
         Claim.BYTES_FALL,
         Claim.DEVICE_ALLOCATIONS_FALL,
+        Claim.WAITS_FALL,
     }
 )
 
@@ -347,6 +348,7 @@ JUDGES: dict[Claim, Callable[[Run, Run], Verdict]] = {
     Claim.WARNING_GONE: warning_gone,
     Claim.BYTES_FALL: bytes_fall,
     Claim.DEVICE_ALLOCATIONS_FALL: device_allocations_fall,
+    Claim.WAITS_FALL: waits_fall,
     Claim.SCHEDULE_FROM_START: per_optimizer(schedule_from_start),
     Claim.SCHEDULE_PER_STEP: per_optimizer(schedule_per_step),
     Claim.WINDOWS_EQUAL: per_optimizer(windows_equal),

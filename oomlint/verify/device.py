@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -66,6 +67,15 @@ class Device:
     def __init__(self, allocator: Allocator) -> None:
         self.allocator = allocator
         self.state = State()
+        self.waits = 0  # how often the host would have waited for a real device
+        self.blocking: bool | None = None  # read at the first operation, as CUDA does
+
+    def note_launch(self) -> None:
+        """An operation begins on the device; with CUDA_LAUNCH_BLOCKING the host waits for it."""
+        if self.blocking is None:
+            self.blocking = os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0")
+        if self.blocking:
+            self.waits += 1
 
     def tag(self, tensor: torch.Tensor) -> None:
         """Puts the tensor's storage on the device; raises torch.OutOfMemoryError."""
@@ -138,6 +148,8 @@ def tensors_in(values: Any) -> Iterator[torch.Tensor]:
 
 LOWER = (torch.float16, torch.bfloat16)
 aten: Any = torch.ops.aten
+# `item()`, `float()`, `if tensor:`: the host needs a number that the device computes.
+READS_NUMBER = aten._local_scalar_dense.default
 # CUDA multiplies halves and adds in float32; CPUs do so too, but many times slower than this.
 PRODUCTS = frozenset(
     {
@@ -190,8 +202,11 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
             return func(*args, **kwargs)
         run = multiplied if func in PRODUCTS else apply
         result = run(func, args, kwargs)
+        if func is READS_NUMBER and on_device(args[0]):
+            self.device.waits += 1
         if not self.placed(asked, args, kwargs):
             return result
+        self.device.note_launch()
         outputs = (result,) if isinstance(result, torch.Tensor) else result
         if not isinstance(outputs, (list, tuple)):
             return result

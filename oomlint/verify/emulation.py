@@ -60,6 +60,8 @@ def patch_tensors(device: Device) -> None:
         if where.type not in ("cuda", "cpu"):
             return base_to(tensor, where, dtype=dtype or tensor.dtype, **rest)
         rest["copy"] = True
+        if where.type == "cpu" and not rest.get("non_blocking") and not device.state.paused:
+            device.waits += 1
         with device.placing(where):
             return base_to(tensor, dtype=dtype or tensor.dtype, **rest)
 

@@ -37,3 +37,20 @@ def device_allocations_fall(before: Run, after: Run) -> Verdict:
         return Verdict(NO_EFFECT, again, claim)
     reason = f"a step asks the device for memory {one:g} times before and {other:g} times after"
     return Verdict(CONFIRMED if one > other else REFUTED, reason, claim)
+
+
+def waits_fall(before: Run, after: Run) -> Verdict:
+    claim = Claim.WAITS_FALL
+    if off_device(before, after):
+        return Verdict(NOT_MEASURED, OFF_DEVICE, claim)
+    one, other = (
+        [s.waits for s in warm(run.steps) if s.waits is not None] for run in (before, after)
+    )
+    if not one or not other:
+        return Verdict(NOT_MEASURED, "only the emulated device counts waits", claim)
+    first, last = median(one), median(other)
+    if first == last:
+        again = f"the host waits for the device {first:g} times a step before and after"
+        return Verdict(NO_EFFECT, again, claim)
+    reason = f"the host waits for the device {first:g} times a step before and {last:g} after"
+    return Verdict(CONFIRMED if first > last else REFUTED, reason, claim)

@@ -28,6 +28,7 @@ class Memory:
     reserved: int
     blocks: int
     device_allocations: int  # requests to the device itself since the process began
+    waits: int | None  # of the host for the device; None where nobody counts them
 
 
 class Meter(Protocol):
@@ -54,6 +55,7 @@ class EmulatedMeter:
             state.reserved.current,
             state.blocks.current,
             state.device_allocations,
+            self.device.waits,
         )
 
     def reset_peak(self) -> None:
@@ -79,6 +81,7 @@ class CudaMeter:
             stats.get("reserved_bytes.all.current", 0),
             stats.get("allocation.all.current", 0),
             stats.get("num_device_alloc", 0),
+            None,
         )
 
     def reset_peak(self) -> None:

@@ -55,6 +55,7 @@ class Step:
     bounded_norm: float | None = None  # of the clipped parameters at the step, in norm_type
     raw_norm: float | None = None  # before clipping, in true units
     device_allocations: int = 0  # requests that the cache could not serve
+    waits: int | None = None  # of the host for the device, on the emulated one
     evaluating: int = 0  # modules around the optimizer's parameters that are in evaluation mode
     trainable: int | None = None  # elements of the optimizer's parameters that require gradients
     aliases: int = 0  # other live tensors in the memory of the optimizer's parameters

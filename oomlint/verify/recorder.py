@@ -63,7 +63,8 @@ class Recorder:
         self.iterations = 0
         self.fresh = True
         self.moment = time.perf_counter()
-        self.allocations = 0  # of the device, up to the start of the step
+        # Of the device, up to the start of the step.
+        self.allocations, self.waits = 0, 0
 
     # -- installation
 
@@ -364,7 +365,8 @@ class Recorder:
 
     def start(self) -> None:
         self.meter.reset_peak()
-        self.allocations = self.meter.memory().device_allocations
+        memory = self.meter.memory()
+        self.allocations, self.waits = memory.device_allocations, memory.waits or 0
         self.moment = time.perf_counter()
 
     def record(self, unit: str, seen: dict[str, Any]) -> None:
@@ -382,6 +384,7 @@ class Recorder:
             nodes=live_nodes(),
             host=self.meter.host(),
             device_allocations=memory.device_allocations - self.allocations,
+            waits=None if memory.waits is None else memory.waits - self.waits,
             seconds=seconds,
             optimizer=seen.pop("optimizer", 0),
             **seen,
