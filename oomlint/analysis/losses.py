@@ -38,7 +38,7 @@ def refused(model: Model) -> Iterator[Refused]:
             continue
         around = autocast_around(module, site.node, site.function)
         if around is not None:
-            if is_on(module, around, site.function):
+            if is_on(module, around, site.function) and not is_island(module, around, site):
                 yield Refused(site, around)
             continue
         for call in calls_of(module, site.function):
@@ -70,6 +70,42 @@ def is_on(module: Module, autocast: ast.Call, function: Function | None) -> bool
     if qualified.startswith("torch.cpu."):
         return False
     return not isinstance(device, ast.Constant) or str(device.value).startswith("cuda")
+
+
+def is_island(module: Module, autocast: ast.Call, site: Site) -> bool:
+    """Whether an option that is off by default is about the loss alone, with no network inside."""
+    enabled = arguments(module, autocast, site.function).get("enabled")
+    if not isinstance(enabled, ast.Name) or not is_off_by_default(site.function, enabled.id):
+        return False
+    block = next((p for p in module.enclosing(autocast) if isinstance(p, ast.With)), None)
+    inside = [part for node in (block.body if block else ()) for part in ast.walk(node)]
+    return all(
+        written(part.func) == written(site.node.func) or not is_network_call(part)
+        for part in inside
+        if isinstance(part, ast.Call)
+    )
+
+
+def is_network_call(call: ast.Call) -> bool:
+    """A call of an object: `model(x)`, `self.net(x)`; methods of tensors and torch's are not."""
+    if isinstance(call.func, ast.Name):
+        return True
+    return isinstance(call.func, ast.Attribute) and written(call.func.value) == "self"
+
+
+def is_off_by_default(function: Function | None, name: str) -> bool:
+    if function is None:
+        return False
+    given = function.node.args
+    plain = [*given.posonlyargs, *given.args]
+    defaults = [
+        *zip(reversed(plain), reversed(given.defaults), strict=False),
+        *zip(given.kwonlyargs, given.kw_defaults, strict=True),
+    ]
+    return any(
+        parameter.arg == name and isinstance(default, ast.Constant) and not default.value
+        for parameter, default in defaults
+    )
 
 
 def arguments(module: Module, call: ast.Call, function: Function | None) -> dict[str, ast.expr]:
