@@ -70,6 +70,9 @@ class Claim(Enum):
     BYTES_FALL = "fewer device bytes stay allocated"
     DEVICE_ALLOCATIONS_FALL = "the allocator asks the device for memory less often"
     WAITS_FALL = "the host waits for the device less often"
+    COPIES_FALL = "fewer tensors are copied from the host to the device"
+    FEWER_WORKERS = "data loaders start fewer worker processes"
+    WORKER_BYTES_FALL = "worker processes hold fewer bytes of their own"
 
 
 @dataclass(frozen=True, slots=True)

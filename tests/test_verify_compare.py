@@ -76,6 +76,51 @@ FOREIGN = ended(RAISED, "needs the package timm", "ModuleNotFoundError")
 
 # claim, before, after; the verdict there and with the two swapped
 CASES = {
+    "copies are hoisted": (Claim.COPIES_FALL, run(copies=3), run(copies=2), CONFIRMED, REFUTED),
+    "copies of the first step only": (
+        Claim.COPIES_FALL,
+        run(copies=lambda i: 2 if i else 9),
+        run(copies=2),
+        NO_EFFECT,
+        NO_EFFECT,
+    ),
+    "copies that nobody counts": (Claim.COPIES_FALL, run(), run(), NOT_MEASURED, NOT_MEASURED),
+    "workers stay": (
+        Claim.FEWER_WORKERS,
+        run(workers=lambda i: 2 * (i % 2)),
+        run(workers=lambda i: 0 if i else 2),
+        CONFIRMED,
+        REFUTED,
+    ),
+    "no workers": (Claim.FEWER_WORKERS, run(), run(), NO_EFFECT, NO_EFFECT),
+    "workers that started before the first step": (
+        Claim.FEWER_WORKERS,
+        run(workers=lambda i: 0 if i else 4),
+        run(workers=0),
+        NO_EFFECT,
+        NO_EFFECT,
+    ),
+    "workers keep pages shared": (
+        Claim.WORKER_BYTES_FALL,
+        run(worker_bytes=80 * MIB),
+        run(worker_bytes=25 * MIB),
+        CONFIRMED,
+        REFUTED,
+    ),
+    "a few pages": (
+        Claim.WORKER_BYTES_FALL,
+        run(worker_bytes=26 * MIB),
+        run(worker_bytes=25 * MIB),
+        NO_EFFECT,
+        NO_EFFECT,
+    ),
+    "no worker lives": (
+        Claim.WORKER_BYTES_FALL,
+        run(worker_bytes=26 * MIB),
+        run(),
+        NOT_MEASURED,
+        NOT_MEASURED,
+    ),
     "a part is frozen": (
         Claim.FEWER_TRAIN,
         run(trainable=100),

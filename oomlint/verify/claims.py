@@ -15,6 +15,7 @@ from oomlint.verify.behaviour import (
     kept_weights_stay,
     trains_in_training_mode,
 )
+from oomlint.verify.loading import copies_fall, fewer_workers, worker_bytes_fall
 from oomlint.verify.memory_claims import bytes_fall, device_allocations_fall, waits_fall
 from oomlint.verify.pace import step_faster
 from oomlint.verify.precision import (
@@ -56,6 +57,9 @@ ANY_LOOP = frozenset(
         Claim.BYTES_FALL,
         Claim.DEVICE_ALLOCATIONS_FALL,
         Claim.WAITS_FALL,
+        Claim.COPIES_FALL,
+        Claim.FEWER_WORKERS,
+        Claim.WORKER_BYTES_FALL,
     }
 )
 
@@ -349,6 +353,9 @@ JUDGES: dict[Claim, Callable[[Run, Run], Verdict]] = {
     Claim.BYTES_FALL: bytes_fall,
     Claim.DEVICE_ALLOCATIONS_FALL: device_allocations_fall,
     Claim.WAITS_FALL: waits_fall,
+    Claim.COPIES_FALL: copies_fall,
+    Claim.FEWER_WORKERS: fewer_workers,
+    Claim.WORKER_BYTES_FALL: worker_bytes_fall,
     Claim.SCHEDULE_FROM_START: per_optimizer(schedule_from_start),
     Claim.SCHEDULE_PER_STEP: per_optimizer(schedule_per_step),
     Claim.WINDOWS_EQUAL: per_optimizer(windows_equal),

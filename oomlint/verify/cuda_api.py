@@ -192,7 +192,7 @@ def install(device: Device) -> None:
         "is_initialized": lambda: True,
         "init": nothing(),
         "_lazy_init": nothing(),
-        "_is_in_bad_fork": lambda: False,
+        "_is_in_bad_fork": lambda: device.poisoned,
         "device_count": lambda: 1,
         "current_device": lambda: 0,
         "set_device": nothing(),

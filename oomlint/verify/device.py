@@ -69,6 +69,12 @@ class Device:
         self.state = State()
         self.waits = 0  # how often the host would have waited for a real device
         self.blocking: bool | None = None  # read at the first operation, as CUDA does
+        self.copies = 0  # of tensors from the host
+        self.poisoned = False  # this process was forked from one that used the device
+        os.register_at_fork(after_in_child=self.poison)
+
+    def poison(self) -> None:
+        self.poisoned = self.allocator.statistics().allocations > 0
 
     def note_launch(self) -> None:
         """An operation begins on the device; with CUDA_LAUNCH_BLOCKING the host waits for it."""
@@ -83,6 +89,11 @@ class Device:
             self.tag_storage(storage)
 
     def tag_storage(self, storage: torch.UntypedStorage) -> None:
+        if self.poisoned:
+            raise RuntimeError(
+                "Cannot re-initialize CUDA in forked subprocess. To use CUDA with "
+                "multiprocessing, you must use the 'spawn' start method"
+            )
         hold = getattr(storage, TAG, None)
         size = storage.nbytes()
         if hold is not None and hold.size == size:
@@ -150,6 +161,7 @@ LOWER = (torch.float16, torch.bfloat16)
 aten: Any = torch.ops.aten
 # `item()`, `float()`, `if tensor:`: the host needs a number that the device computes.
 READS_NUMBER = aten._local_scalar_dense.default
+FILLS = aten.copy_.default
 # CUDA multiplies halves and adds in float32; CPUs do so too, but many times slower than this.
 PRODUCTS = frozenset(
     {
@@ -204,6 +216,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         result = run(func, args, kwargs)
         if func is READS_NUMBER and on_device(args[0]):
             self.device.waits += 1
+        if func is FILLS and on_device(args[0]) and not on_device(args[1]):
+            self.device.copies += 1
         if not self.placed(asked, args, kwargs):
             return result
         self.device.note_launch()

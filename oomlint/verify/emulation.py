@@ -50,7 +50,7 @@ def install(capacity: int = DEFAULT_CAPACITY) -> Device:
 
 def patch_tensors(device: Device) -> None:
     base: Any = torch.Tensor
-    base_to, base_is_pinned = base.to, base.is_pinned
+    base_to, base_is_pinned, base_tolist = base.to, base.is_pinned, base.tolist
 
     def move(
         tensor: torch.Tensor, where: torch.device, dtype: torch.dtype | None = None, **rest: Any
@@ -62,6 +62,8 @@ def patch_tensors(device: Device) -> None:
         rest["copy"] = True
         if where.type == "cpu" and not rest.get("non_blocking") and not device.state.paused:
             device.waits += 1
+        if where.type == "cuda" and not device.state.paused:
+            device.copies += 1
         with device.placing(where):
             return base_to(tensor, dtype=dtype or tensor.dtype, **rest)
 
@@ -98,6 +100,11 @@ def patch_tensors(device: Device) -> None:
     def cpu(self: torch.Tensor, memory_format: torch.memory_format = torch.preserve_format) -> Any:
         return move(self, CPU, memory_format=memory_format)
 
+    def tolist(self: torch.Tensor) -> Any:
+        if on_device(self) and not device.state.paused:
+            device.waits += 1
+        return base_tolist(self)
+
     def guard(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def converting(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -123,6 +130,7 @@ def patch_tensors(device: Device) -> None:
     base.is_cpu = property(lambda self: emulated_device(self).type == "cpu")
     base.get_device = lambda self: 0 if on_device(self) else -1
     base.to, base.cuda, base.cpu, base.type = to, cuda, cpu, typed
+    base.tolist = tolist
     base.pin_memory = lambda self, device=None: self.clone()
     base.is_pinned = lambda self, device=None: False if on_device(self) else base_is_pinned(self)
     base.record_stream = lambda self, stream: None

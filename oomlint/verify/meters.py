@@ -28,7 +28,9 @@ class Memory:
     reserved: int
     blocks: int
     device_allocations: int  # requests to the device itself since the process began
-    waits: int | None  # of the host for the device; None where nobody counts them
+    # None where nobody counts them.
+    waits: int | None  # of the host for the device
+    copies: int | None  # of tensors from the host to the device
 
 
 class Meter(Protocol):
@@ -56,6 +58,7 @@ class EmulatedMeter:
             state.blocks.current,
             state.device_allocations,
             self.device.waits,
+            self.device.copies,
         )
 
     def reset_peak(self) -> None:
@@ -81,6 +84,7 @@ class CudaMeter:
             stats.get("reserved_bytes.all.current", 0),
             stats.get("allocation.all.current", 0),
             stats.get("num_device_alloc", 0),
+            None,
             None,
         )
 

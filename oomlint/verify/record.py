@@ -56,6 +56,9 @@ class Step:
     raw_norm: float | None = None  # before clipping, in true units
     device_allocations: int = 0  # requests that the cache could not serve
     waits: int | None = None  # of the host for the device, on the emulated one
+    copies: int | None = None  # of tensors from the host, on the emulated device
+    workers: int = 0  # processes that data loaders started
+    worker_bytes: int | None = None  # of host memory that child processes share with nobody
     evaluating: int = 0  # modules around the optimizer's parameters that are in evaluation mode
     trainable: int | None = None  # elements of the optimizer's parameters that require gradients
     aliases: int = 0  # other live tensors in the memory of the optimizer's parameters

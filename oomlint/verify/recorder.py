@@ -25,6 +25,7 @@ from oomlint.verify.gradients import (
     update_norm,
     zero_share,
 )
+from oomlint.verify.host import worker_bytes
 from oomlint.verify.meters import Meter, live_nodes
 from oomlint.verify.modes import aliases, evaluating, models_of
 from oomlint.verify.record import ITERATION, OPTIMIZER, Step
@@ -63,8 +64,9 @@ class Recorder:
         self.iterations = 0
         self.fresh = True
         self.moment = time.perf_counter()
-        # Of the device, up to the start of the step.
-        self.allocations, self.waits = 0, 0
+        # Up to the start of the step.
+        self.allocations, self.waits, self.copies = 0, 0, 0
+        self.workers = 0
 
     # -- installation
 
@@ -80,6 +82,8 @@ class Recorder:
         for scheduler in vars(torch.optim.lr_scheduler).values():
             if is_scheduler(scheduler) and "step" in vars(scheduler):
                 self.wrap(scheduler, "step", self.around_advance)
+        loading: Any = torch.utils.data.dataloader
+        self.wrap(loading._MultiProcessingDataLoaderIter, "__init__", self.around_workers)
         for module in (torch.nn.utils, torch.nn.utils.clip_grad):
             self.wrap(module, "clip_grad_norm_", self.around_clip_norm)
             self.wrap(module, "clip_grad_value_", self.around_clip_value)
@@ -272,6 +276,10 @@ class Recorder:
         finally:
             self.advancing = outer
 
+    def around_workers(self, original: Any, iterator: Any, loader: Any) -> None:
+        self.workers += int(loader.num_workers)
+        original(iterator, loader)
+
     # -- backward passes, scaling, clipping
 
     def around_backward(self, original: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
@@ -366,7 +374,8 @@ class Recorder:
     def start(self) -> None:
         self.meter.reset_peak()
         memory = self.meter.memory()
-        self.allocations, self.waits = memory.device_allocations, memory.waits or 0
+        self.allocations = memory.device_allocations
+        self.waits, self.copies, self.workers = memory.waits or 0, memory.copies or 0, 0
         self.moment = time.perf_counter()
 
     def record(self, unit: str, seen: dict[str, Any]) -> None:
@@ -385,6 +394,9 @@ class Recorder:
             host=self.meter.host(),
             device_allocations=memory.device_allocations - self.allocations,
             waits=None if memory.waits is None else memory.waits - self.waits,
+            copies=None if memory.copies is None else memory.copies - self.copies,
+            workers=self.workers,
+            worker_bytes=worker_bytes(),
             seconds=seconds,
             optimizer=seen.pop("optimizer", 0),
             **seen,
