@@ -64,7 +64,7 @@ class IneffectiveNoGrad(Rule):
     # A statement of its own, or anything but a call: `with torch.no_grad:`, an alias.
     token_pattern = re.compile(
         rb"(?:no_grad|inference_mode)\b(?!\s*\()"
-        rb"|(?:^|[;:])[ \t\f(]*(?:\w+\s*\.\s*)*(?:no_grad|inference_mode)\s*\(",
+        rb"|(?:^|[;:,])[ \t\f(]*(?:\w+\s*\.\s*)*(?:no_grad|inference_mode)\s*\(",
         re.MULTILINE,
     )
     claims = (Claim.ERROR_GONE, Claim.PEAK_FALLS, Claim.GROWTH_STOPS)
@@ -72,9 +72,10 @@ class IneffectiveNoGrad(Rule):
     def check(self, model: Model) -> Iterator[Finding]:
         module = model.module
         for bare in grad_mode.bare_statements(module):
-            text = short(module, bare.statement)
+            text = short(module, bare.value)
             message = f"`{text}` as a statement has no effect: gradients stay on below it"
-            yield finding(model, self, bare.statement, message, entered(module, bare))
+            fix = decorated(module, bare) or entered(module, bare)
+            yield finding(model, self, bare.value, message, fix)
         for context in grad_mode.uncalled_contexts(module):
             text = short(module, context)
             message = f"`{text}` without parentheses is no context manager: entering it raises"
@@ -91,9 +92,31 @@ NEEDS_GRADIENTS = re.compile(
 )
 
 
+def decorated(module: Module, bare: grad_mode.Bare) -> Fix | None:
+    """A statement in the line above a `def` has lost its `@`."""
+    rest = following(module, bare.statement)
+    below = rest[0] if rest else None
+    if (
+        not isinstance(below, ast.FunctionDef | ast.ClassDef)
+        or bare.value is not bare.statement.value
+    ):
+        return None
+    if edits.first_row(below) != (bare.statement.end_lineno or 0) + 1:
+        return None
+    call = module.segment(bare.value) + ("" if bare.called else "()")
+    try:
+        edits.stands_alone(module, bare.statement)
+    except edits.NoFix:
+        return None
+    change = edits.replace(module, bare.statement, f"@{call}")
+    return make_fix(f"Decorate `{below.name}` with `@{call}`", [change], Safety.UNSAFE)
+
+
 def entered(module: Module, bare: grad_mode.Bare) -> Fix | None:
     """The statement becomes a `with` over what follows it in its block."""
     statement = bare.statement
+    if bare.value is not statement.value:
+        return None
     rest = following(module, statement)
     if not rest or any(NEEDS_GRADIENTS.search(module.segment(part)) for part in rest):
         return None

@@ -14,7 +14,7 @@ from oomlint.analysis.sites import bindings, own_nodes, qualified_name
 # How a mix of old and new is written: `1 - decay` beside a product, a literal share, or in place.
 BLEND = (
     r"(?:lerp|add|sub)_\s*\(|\blerp\(|\b1(?:\.0*)?\s*-\s*[\w.]+\)?\s*\*|\*\s*\(\s*1(?:\.0*)?\s*-"
-    r"|\b0?\.\d+\s*\*[^\n]*\+|[-+]=\s*[^\n]*\*"
+    r"|\b0?\.\d+\s*\*[^\n]*\+|[-+]=\s*[^\n]*\*|/\s*\(\s*[\w.]+\s*\+\s*1\s*\)"
 )
 BLENDS = re.compile(BLEND)
 PARAMETERS = re.compile(r"\.(named_)?parameters\(")
@@ -55,6 +55,8 @@ def updates(module: Module) -> Iterator[Update]:
 def update_of(module: Module, node: ast.AST, function: Function | None) -> Update | None:
     if isinstance(node, ast.Assign) and len(node.targets) == 1:
         target = node.targets[0]
+        if isinstance(node.value, ast.ListComp | ast.DictComp):
+            return rebuilt(module, node, target, node.value, function)
         if not isinstance(target, ast.Subscript | ast.Attribute) or is_cut(target):
             return None
         value = resolved(module, node.value, function)
@@ -68,6 +70,21 @@ def update_of(module: Module, node: ast.AST, function: Function | None) -> Updat
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         return update_by_call(module, node, node.value, function)
     return None
+
+
+def rebuilt(
+    module: Module,
+    statement: ast.Assign,
+    target: ast.expr,
+    value: ast.ListComp | ast.DictComp,
+    function: Function | None,
+) -> Update | None:
+    """`shadow = [d * s + (1 - d) * p for s, p in zip(shadow, model.parameters())]`."""
+    old = written(target)
+    if not any(isinstance(n, ast.expr) and written(n) == old for n in ast.walk(value)):
+        return None
+    kept = value.value if isinstance(value, ast.DictComp) else value.elt
+    return mixed(module, statement, target, kept, function)
 
 
 def is_blend(module: Module, update: Update, function: Function | None) -> bool:
@@ -223,8 +240,9 @@ def is_live_list(module: Module, node: ast.expr, function: Function | None, dept
 def loop_of(module: Module, node: ast.Name, function: Function | None) -> ast.expr | None:
     """What the loop variable of this name runs over; of `zip` and `enumerate` its own part."""
     for parent in module.enclosing(node):
-        if isinstance(parent, ast.For):
-            found = part_of(parent.target, parent.iter, node.id)
+        heads: list[ast.For | ast.comprehension] = getattr(parent, "generators", [])
+        for head in [parent] if isinstance(parent, ast.For) else heads:
+            found = part_of(head.target, head.iter, node.id)
             if found is not None:
                 return found
         if function is not None and parent is function.node:

@@ -13,10 +13,14 @@ from oomlint.analysis.sites import contexts_around, qualified_name, sites
 
 @dataclass(frozen=True, slots=True)
 class Bare:
-    """`torch.no_grad()` or `torch.no_grad` as a statement of its own."""
+    """`torch.no_grad()` or `torch.no_grad` as a statement of its own, or as a part of one."""
 
     statement: ast.Expr
-    called: bool
+    value: ast.expr
+
+    @property
+    def called(self) -> bool:
+        return isinstance(self.value, ast.Call)
 
 
 def bare_statements(module: Module) -> Iterator[Bare]:
@@ -24,13 +28,13 @@ def bare_statements(module: Module) -> Iterator[Bare]:
     for node in module.parents:
         if not isinstance(node, ast.Expr):
             continue
-        value = node.value
-        called = isinstance(value, ast.Call)
-        if isinstance(value, ast.Call) and not turns_off(value):
-            continue
-        named = value.func if isinstance(value, ast.Call) else value
-        if is_no_grad(module, named) and not is_off(module, node):
-            yield Bare(node, called)
+        parts = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+        for value in parts:
+            if isinstance(value, ast.Call) and not turns_off(value):
+                continue
+            named = value.func if isinstance(value, ast.Call) else value
+            if is_no_grad(module, named) and not is_off(module, node):
+                yield Bare(node, value)
 
 
 def uncalled_contexts(module: Module) -> Iterator[ast.expr]:

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from oomlint.analysis.modules import Function, Module, written
-from oomlint.analysis.sites import Site, class_of, own_nodes, qualified_name, sites
+from oomlint.analysis.modules import Class, Function, Module, written
+from oomlint.analysis.sites import Site, class_of, own_nodes, qualified_name, sites, values_of
 
 # How many of a hook's last parameters hold what the module was given and what it returned.
 DATA = {
@@ -69,6 +69,10 @@ def hook_functions(
     """The definitions behind what is registered: names, methods, lambdas, partials, factories."""
     if isinstance(given, ast.Lambda):
         return [given]
+    made_by = class_behind(module, given, function)
+    if made_by is not None:
+        called = made_by.methods.get("__call__")
+        return [called.node] if called is not None else []
     if isinstance(given, ast.Call) and depth < 3:
         if qualified_name(module, given.func, function) == "functools.partial" and given.args:
             return hook_functions(module, given.args[0], function, depth + 1)
@@ -79,6 +83,16 @@ def hook_functions(
         return [n for r in returned for n in hook_functions(module, r, made, depth + 1)]
     found = defined(module, given, function)
     return [found.node] if found is not None else []
+
+
+def class_behind(module: Module, given: ast.expr, function: Function | None) -> Class | None:
+    """The class of this file of which an expression is an instance."""
+    for value in (given, *(value for value, _ in values_of(module, given, function))):
+        if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+            found = module.classes.get(value.func.id)
+            if found is not None:
+                return found
+    return None
 
 
 def defined(module: Module, node: ast.expr, function: Function | None) -> Function | None:

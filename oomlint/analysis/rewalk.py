@@ -31,6 +31,9 @@ CARRIED = re.compile(
     r"|embed|latent|(^|_)out(put)?s?$|recon|generated",
     re.IGNORECASE,
 )
+# Keys of what a loop runs over, and of what is drawn anew each time.
+DATA = re.compile(r"#|sample|batch|loader|next\(")
+DRAWN = re.compile(r"(sample|batch|next)\w*$")
 # Calls by somebody unknown that may go through a graph once more.
 TRAINS = re.compile(r"backward|grad|step|update|train|optimi|penalty|learn", re.IGNORECASE)
 
@@ -93,15 +96,28 @@ def is_followed(world: World, event: Event, graph: dict[int, Value]) -> bool:
         return False
     for value in ancestors(event.value or next(iter(graph.values()))).values():
         if isinstance(value, Unknown) and value.role is None and CARRIED.search(value.name):
-            return False
+            if not DATA.search(value.key):
+                return False
         if not isinstance(value, Tensor) or value.graph is False:
             continue
-        if value.opaque and not value.entry:
+        if value.opaque and not value.entry and not DRAWN.search(value.key.split("(")[0]):
             return False
         if value.barrier and not value.loss and has_graph(value):
             forward = made.get(id(value))
             if forward is None or forward.index > event.index or is_stateful(forward.subject):
                 return False
+            if not in_same_closure(forward, event):
+                return False
+    return True
+
+
+def in_same_closure(forward: Event, event: Event) -> bool:
+    """Whether a closure that an optimizer calls many times makes the graph that it walks."""
+    for index, call in enumerate(event.calls):
+        called = call.node.func if isinstance(call.node, ast.Call) else None
+        if isinstance(called, ast.Attribute) and called.attr == "step":
+            shared = forward.calls[: index + 1]
+            return len(shared) == index + 1 and shared[-1].node is call.node
     return True
 
 

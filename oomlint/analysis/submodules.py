@@ -53,10 +53,8 @@ def is_module(world: World, node: ast.expr, function: Function | None) -> Eviden
 
 def is_asked_for_tensor(module: Module, node: ast.expr) -> bool:
     """Whether an `isinstance` around a node says that it is a tensor here."""
-    return any(
-        truth and "isinstance(" in written(test) and f"({written(node)}, " in written(test)
-        for test, truth in conditions_around(module, node)
-    )
+    asked = re.compile(rf"isinstance\({re.escape(written(node))}, [^)]*(Parameter|Tensor)\b")
+    return any(truth and asked.search(written(t)) for t, truth in conditions_around(module, node))
 
 
 def part_by_index(world: World, node: ast.Subscript, function: Function | None) -> Evidence | None:
