@@ -82,11 +82,11 @@ class BackwardInEval(Rule):
                     continue
                 seen.add(id(node))
                 yield self.of(model, node, found)
-        for mode, backward in flagged(model.module):
+        for mode, backward, steps in flagged(model.module):
             if id(backward) not in seen:
                 seen.add(id(backward))
                 way: Way = [(mode, "the mode"), (backward, "backward")]
-                message = told(short(model.module, backward), True)
+                message = told(short(model.module, backward), steps)
                 yield finding(model, self, backward, message, None, way)
 
     def of(self, model: Model, node: ast.expr | ast.stmt, found: Misused) -> Finding:

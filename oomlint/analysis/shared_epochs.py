@@ -19,6 +19,8 @@ from oomlint.analysis.values import ancestors, has_graph
 
 # Parameters that say whether an epoch trains.
 TRAIN_FLAG = re.compile(r"^(is_|do_|in_)?train(ing|_mode|_flag)?$|^is_training$")
+# What a loop over data runs over.
+DATA = re.compile(r"load|data|iter|batch|valid|test|_dl\b|\bdl\b", re.I)
 # Gradients in evaluation that are wanted: attacks, saliency, adaptation, penalties.
 WANTED = re.compile(
     r"attack|advers|perturb|salien|attribut|grad_?cam|adapt|fine_?tune|invert|inversion|requires_grad"
@@ -55,7 +57,7 @@ def misused(module: Module, world: World) -> Iterator[Misused]:
         mode = mode_of(world, forward)
         if mode is None or is_wanted(world, mode, backward):
             continue
-        if shared(mode) or in_both_modes(pairs, backward) or is_evaluation(world, mode, backward):
+        if shared(mode) or in_both_modes(pairs, backward) or is_evaluation(mode, backward):
             if not extra_conditions(backward, mode):
                 yield Misused(mode, backward, step_after(world, backward))
 
@@ -106,8 +108,8 @@ def shared(mode: Event) -> bool:
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return False
     if node.func.attr == "train":
-        given = [*node.args, *(keyword.value for keyword in node.keywords)]
-        return bool(given) and not isinstance(given[0], ast.Constant)
+        asked = given(node)
+        return bool(asked) and not isinstance(asked[0], ast.Constant)
     receiver = written(node.func.value)
     return any(
         isinstance(part, ast.Call) and written(part.func) == f"{receiver}.train"
@@ -136,13 +138,20 @@ def in_both_modes(pairs: list[tuple[Event, Event]], backward: Event) -> bool:
     )
 
 
-def is_evaluation(world: World, mode: Event, backward: Event) -> bool:
+def is_evaluation(mode: Event, backward: Event) -> bool:
     """Whether the function that does both says that it evaluates, and fits nothing of its own."""
     function = mode.function
-    same = function is not None and function is backward.function
-    if not same or not knowledge.EVALUATION_NAME.search(function.name if function else ""):
+    return function is not None and function is backward.function and evaluates(function)
+
+
+def evaluates(function: Function) -> bool:
+    """Whether a function goes through data to evaluate; a unit test does not."""
+    if not knowledge.EVALUATION_NAME.search(function.name) or makes_optimizer(function):
         return False
-    return function is not None and not makes_optimizer(function)
+    return any(
+        isinstance(node, ast.For) and DATA.search(written(node.iter))
+        for node in own_nodes(function.node)
+    )
 
 
 def extra_conditions(backward: Event, mode: Event) -> bool:
@@ -160,45 +169,72 @@ def step_after(world: World, backward: Event) -> Event | None:
     return None
 
 
-def flagged(module: Module) -> Iterator[tuple[ast.Call, ast.Call]]:
-    """`model.train(training)` and a backward in one function that does not ask for `training`."""
+def flagged(module: Module) -> Iterator[tuple[ast.Call, ast.Call, bool]]:
+    """Functions by themselves: `model.train(training)`, or `eval()` in one that evaluates, and a
+    backward that does not ask; with whether a step uses the gradients there."""
     for function in module.all_functions:
-        if "backward" not in function.words or "train" not in function.words:
+        if "backward" not in function.words or not {"train", "eval"} & function.words:
             continue
-        arguments = function.node.args
-        names = [a.arg for a in (*arguments.args, *arguments.kwonlyargs)]
-        flags = {name for name in names if TRAIN_FLAG.match(name)}
-        if not flags or WANTED.search(function.code):
+        if WANTED.search(function.name) or WANTED.search(function.code):
             continue
-        mode = backward = None
-        for node in own_nodes(function.node):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                given = [*node.args, *(keyword.value for keyword in node.keywords)]
-                if node.func.attr == "train" and len(given) == 1 and written(given[0]) in flags:
-                    mode = node
-                elif node.func.attr == "backward" and backward is None:
-                    backward = node
-        if mode is None or backward is None or asks(function, mode, flags):
+        if any(isinstance(parent, ast.If | ast.IfExp) for parent in guards_of(function)):
             continue
-        yield mode, backward
+        found = by_flag(function) or (by_name(function) if evaluates(function) else None)
+        if found is not None:
+            yield *found, any(True for _ in methods(function, "step"))
 
 
-def asks(function: Function, mode: ast.Call, flags: set[str]) -> bool:
+def by_flag(function: Function) -> tuple[ast.Call, ast.Call] | None:
+    arguments = function.node.args
+    names = [a.arg for a in (*arguments.args, *arguments.kwonlyargs)]
+    flags = {name for name in names if TRAIN_FLAG.match(name)}
+    modes = [
+        node
+        for node in methods(function, "train")
+        if len(given(node)) == 1 and written(given(node)[0]) in flags
+    ]
+    backward = next(methods(function, "backward"), None)
+    if not modes or backward is None or asks(function, flags):
+        return None
+    return modes[-1], backward
+
+
+def by_name(function: Function) -> tuple[ast.Call, ast.Call] | None:
+    mode = next(methods(function, "eval"), None)
+    backward = next(methods(function, "backward"), None)
+    if mode is None or backward is None or mode.lineno > backward.lineno:
+        return None
+    if "no_grad" in function.words or any(True for _ in methods(function, "train")):
+        return None
+    return mode, backward
+
+
+def methods(function: Function, name: str) -> Iterator[ast.Call]:
+    """The calls of a method of this name in a function, in source order."""
+    for node in own_nodes(function.node):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr == name:
+                yield node
+
+
+def given(node: ast.Call) -> list[ast.expr]:
+    return [*node.args, *(keyword.value for keyword in node.keywords)]
+
+
+def asks(function: Function, flags: set[str]) -> bool:
     """Whether anything but the mode depends on the flag."""
     reads = [
         node
         for node in own_nodes(function.node)
         if isinstance(node, ast.Name) and node.id in flags and isinstance(node.ctx, ast.Load)
     ]
-    return len(reads) > 1 or any(isinstance(n, ast.If | ast.IfExp) for n in guards_of(function))
+    return len(reads) > 1
 
 
 def guards_of(function: Function) -> Iterator[ast.AST]:
-    """The conditions around the backward passes of a function."""
-    for node in own_nodes(function.node):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if node.func.attr == "backward":
-                for parent in function.module.enclosing(node):
-                    if parent is function.node:
-                        break
-                    yield parent
+    """What encloses the backward passes of a function."""
+    for node in methods(function, "backward"):
+        for parent in function.module.enclosing(node):
+            if parent is function.node:
+                break
+            yield parent
