@@ -183,12 +183,19 @@ def own_state(method: Function) -> Iterator[tuple[str, ast.Assign]]:
                 for text in targets_in(target):
                     counts.setdefault(text, []).append(node)
     for text, assigns in counts.items():
-        call = assigns[0].value
         head, _, name = text.partition(".")
-        if len(assigns) != 1 or head != "self" or not isinstance(call, ast.Call) or "." in name:
+        if len(assigns) != 1 or head != "self" or "." in name:
             continue
-        if any(text in targets_in(part) for part in given(call)):
+        value = assigns[0].value
+        # `out, state = self.rnn(x, self.state)` and then `self.state = state`.
+        sources = [node for part in targets_in(value) for node in counts.get(part, ())]
+        calls = [node.value for node in sources] if sources else [value]
+        if any(isinstance(call, ast.Call) and takes(call, text) for call in calls):
             yield name, assigns[0]
+
+
+def takes(call: ast.Call, text: str) -> bool:
+    return any(text in targets_in(part) for part in given(call))
 
 
 def is_reset(cls: Class, name: str, forward: Event, loop: Loop) -> bool:
@@ -242,7 +249,9 @@ def kept_by_trainer(model: Model, world: World) -> Iterator[Carry]:
     for forward in world.of(Kind.FORWARD):
         if forward.detail.get("mode") is not True or forward.module is not model.module:
             continue
-        for text in carried_names(forward):
+        if not isinstance(forward.node, ast.Call):
+            continue
+        for text in {text for part in given(forward.node) for text in targets_in(part)}:
             name = text.removeprefix("self.")
             if name == text or assigned_beside(root.owner, name, forward):
                 continue
@@ -307,6 +316,9 @@ def cut_after_backward(model: Model, carry: Carry) -> Fix | None:
         return cut_in_network(module, carry)
     same = backward.module is module and backward.function is carry.forward.function
     if not carry.names or not same or carry.forward.module is not module:
+        return None
+    if not {*carry.names} <= {*carried_names(carry.forward)}:
+        # It gets its new value somewhere else.
         return None
     kind = kind_of_state(carry)
     lines = [cut(name, kind) for name in carry.names]
