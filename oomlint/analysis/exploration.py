@@ -5,28 +5,29 @@ from __future__ import annotations
 import ast
 from collections import deque
 
-from oomlint.analysis import classes, dispatch, evaluation, execution, knowledge
+from oomlint.analysis import dispatch, evaluation, execution
 from oomlint.analysis.attributes import first_argument
 from oomlint.analysis.calls import evaluate_call
-from oomlint.analysis.dispatch import MAX_STATEMENTS, run_block, run_body
+from oomlint.analysis.construction import instance_of
+from oomlint.analysis.dispatch import run_block, run_body
 from oomlint.analysis.following import bind_unknown, decorated_mode
 from oomlint.analysis.modules import Class, Function, Module
 from oomlint.analysis.project import Project
 from oomlint.analysis.roots import Reading, Root
 from oomlint.analysis.state import Frame, Kind, Stop, World
-from oomlint.analysis.values import Instance, Value
+from oomlint.analysis.values import Value
 
 # Here all of the analysis comes together, so here the tables of handlers are filled.
 dispatch.EXPRESSIONS.update({**evaluation.HANDLERS, ast.Call: evaluate_call})
 dispatch.STATEMENTS.update(execution.HANDLERS)
 
 # Worlds of one root; most training functions have fewer than ten.
-MAX_WORLDS = 14
+MAX_WORLDS = 12
 # Evaluation alone has no order of events: its conditions are about which mode it is in.
 MAX_WORLDS_WITHOUT_TRAINING = 4
 # Statements over all worlds of one root and of one file.
-ROOT_BUDGET = 4_000
-FILE_BUDGET = 8_000
+ROOT_BUDGET = 2_500
+FILE_BUDGET = 5_000
 
 
 def worlds_of(project: Project, module: Module) -> list[World]:
@@ -58,15 +59,15 @@ def explore(
     seen: set[frozenset[tuple[str, bool]]] = set()
     idle: set[str] = set()
     found: list[World] = []
-    spent = 0
+    spent = runs = 0
     trains = "backward(" in module.source.text
     most = MAX_WORLDS if trains else MAX_WORLDS_WITHOUT_TRAINING
-    while queue and len(found) < most and spent < ROOT_BUDGET:
+    while queue and runs < most and spent < ROOT_BUDGET:
         assumptions, flipped, base = queue.popleft()
         if flipped in idle:
             continue
         world = run_world(project, module, root, assumptions)
-        spent += world.statements
+        spent, runs = spent + world.statements, runs + 1
         reached |= world.visited
         tried: set[str] = set()
         if base is not None and story_of(world) == story_of(base):
@@ -140,29 +141,3 @@ def run_root(world: World, module: Module, root: Function, owner: Class | None) 
 
 def is_static(function: Function) -> bool:
     return any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in function.decorators)
-
-
-def instance_of(world: World, cls: Class) -> Instance:
-    """`self` as its constructor leaves it, whoever calls it."""
-    bases = classes.base_names(world, cls)
-    is_module = any(knowledge.MODULE_BASE.fullmatch(base) for base in bases)
-    instance = Instance("self", cls=cls, is_module=is_module)
-    constructor = classes.find_method(world, cls, "__init__")
-    if constructor is None:
-        return instance
-    frame = Frame(constructor.module, constructor, this=instance)
-    frame.names[first_argument(constructor)] = instance
-    bind_unknown(world, frame, constructor)
-    world.frames.append(frame)
-    try:
-        run_body(world, constructor.node.body)
-    except Stop:
-        if world.statements > MAX_STATEMENTS:
-            raise
-    finally:
-        world.frames.pop()
-        world.events.clear()
-        world.loops.clear()
-        world.guards.clear()
-        world.calls.clear()
-    return instance

@@ -107,7 +107,8 @@ def eventful_by_text(text: str, words: frozenset[str]) -> frozenset[str]:
         (match[1], text[match.end() : following.start() if following else len(text)])
         for match, following in zip(places, [*places[1:], None], strict=True)
     ]
-    names = {name for name, piece in pieces if any(word in piece for word in words)}
+    calls = [f"{word}(" for word in words]
+    names = {name for name, piece in pieces if any(call in piece for call in calls)}
     for _ in range(2):
         names |= {
             name

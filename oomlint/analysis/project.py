@@ -7,10 +7,14 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from oomlint.analysis import modules, outline, parsing
 from oomlint.analysis.modules import Class, Function, Module
 from oomlint.source import Unreadable, read
+
+if TYPE_CHECKING:
+    from oomlint.analysis.construction import Built
 
 # Modules kept parsed in one process; a training script reaches a few dozen.
 KEPT_MODULES = 150
@@ -84,6 +88,7 @@ class Project:
     loaded: set[Path] = field(default_factory=set)
     lineages: dict[Class, list[Class]] = field(default_factory=dict)
     base_names: dict[Class, list[str]] = field(default_factory=dict)
+    constructed: dict[Class, list[Built]] = field(default_factory=dict)
 
     def module(self, path: Path, wanted: str) -> Module | None:
         """The module at a path, where its text mentions the wanted name at all."""
