@@ -34,9 +34,12 @@ def without(module: Module, fed: Fed, ending: Ending) -> list[Edit]:
         target = parent.targets[0]
         if not isinstance(target, ast.Name):
             raise NoFix
+        shared = has_other_readers(fed, ending, target.id)
         if isinstance(ending.inner, ast.Name) and ending.inner.id == target.id:
+            if shared:
+                raise NoFix
             return [edits.delete(module, parent)]
-        if uses(ending, target.id) > 1:
+        if shared:
             return [instead_at_the_loss(module, fed, ending, target.id)]
     text = module.segment(ending.inner)
     enclosed = isinstance(parent, ast.Call | ast.keyword)
@@ -46,14 +49,19 @@ def without(module: Module, fed: Fed, ending: Ending) -> list[Edit]:
     return [edits.replace(module, node, text)]
 
 
-def uses(ending: Ending, name: str) -> int:
-    """How often the function of the ending reads a name."""
+def has_other_readers(fed: Fed, ending: Ending, name: str) -> bool:
+    """Whether the activated output is read by more than the loss, or than one `return`."""
     scope = ending.place.function
-    nodes = own_nodes(scope.node if scope is not None else ending.place.module.tree)
-    return sum(
-        isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
-        for node in nodes
-    )
+    behind = ending.place.node.end_lineno or ending.place.node.lineno
+    at_loss = {id(node) for node in ast.walk(fed.site.node)}
+    reads = [
+        node
+        for node in own_nodes(scope.node if scope is not None else ending.place.module.tree)
+        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
+        if node.lineno > behind
+    ]
+    others = [node for node in reads if id(node) not in at_loss]
+    return len(others) > (0 if len(others) < len(reads) else 1)
 
 
 def instead_at_the_loss(module: Module, fed: Fed, ending: Ending, name: str) -> Edit:
