@@ -9,7 +9,15 @@ from collections.abc import Iterator
 from oomlint.analysis import Model
 from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import anchor, finding, make_fix
-from oomlint.analysis.counting import Count, assigned_test, count_of, passed, twins
+from oomlint.analysis.counting import (
+    Count,
+    assigned_test,
+    count_of,
+    increases,
+    integer,
+    passed,
+    twins,
+)
 from oomlint.analysis.modules import Function, Module, written
 from oomlint.analysis.order import steps
 from oomlint.analysis.questions import Window
@@ -86,7 +94,9 @@ class DroppedLastWindow(Rule):
         for world in model.worlds:
             for window in counted_windows(world):
                 erasure = erased_between_epochs(window)
-                if erasure is None or not ask.is_accumulation(window) or is_handled(model, window):
+                if erasure is None or not ask.is_accumulation(window):
+                    continue
+                if is_handled(model, window) or not starts_anew(window):
                     continue
                 count = count_of(window)
                 node = place(model, window, count)
@@ -144,6 +154,31 @@ def is_one_epoch(zero: Event, window: Window) -> bool:
     return "epoch" in function.name.lower() or any(n in ("epoch", "cur_epoch") for n in names)
 
 
+def starts_anew(window: Window) -> bool:
+    """Whether what the window counts begins again with the epoch: nothing that is only added to."""
+    guard = window.guard
+    if guard is None:
+        return False
+    module, size = guard.module, written(window.size) if window.size is not None else ""
+    function = module.function_of(guard.test)
+    condition = assigned_test(module, guard.test, function)
+    holders = {function, window.loop.module.function_of(window.loop.node)}
+    places = [module.tree if holder is None else holder.node for holder in holders]
+    for node in ast.walk(condition):
+        text = written(node) if isinstance(node, ast.Name | ast.Attribute) else size
+        if text in size or not any(increases(part, text) for part in ast.walk(module.tree)):
+            continue
+        if not any(sets(part, text) for place in places for part in ast.walk(place)):
+            return False
+    return True
+
+
+def sets(node: ast.AST, text: str) -> bool:
+    """Whether a statement gives a counter a number."""
+    is_number = isinstance(node, ast.Assign) and integer(node.value) is not None
+    return is_number and any(written(goal) == text for goal in node.targets)  # type: ignore
+
+
 LAST = re.compile(
     r"last|len\(|final|_end\b|n_batches|num_batches|total|remain|length", re.IGNORECASE
 )
@@ -186,7 +221,10 @@ def counts_the_rest(window: Window) -> bool:
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)
         if written(node.right) == size
     }
-    return any(re.search(r"len\(|batches|total|steps_per|num_", left) for left in lefts)
+    if any(re.search(r"len\(|batches|total|steps_per|num_", left) for left in lefts):
+        return True
+    text = function.code if function is not None else module.source.text
+    return bool(re.search(rf"//\s*{re.escape(size)}\s*\)?\s*\*\s*{re.escape(size)}", text))
 
 
 def steps_behind(model: Model, window: Window) -> bool:

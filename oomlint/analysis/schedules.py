@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 
 from oomlint.analysis import knowledge
 from oomlint.analysis.knowledge import Role
@@ -11,6 +12,7 @@ from oomlint.analysis.order import steps
 from oomlint.analysis.ownership import key_of
 from oomlint.analysis.state import Event, Kind, World
 from oomlint.analysis.values import (
+    Callable,
     Container,
     Number,
     Thing,
@@ -98,11 +100,26 @@ def counts_micro_batches(window: Window, advance: Event) -> bool:
         return False
     texts = [
         part.key
-        for name, value in thing.arguments.items()
+        for name, given in thing.arguments.items()
         if name not in ("0", "optimizer")
+        for value in (given, *captured(given))
         for part in ancestors(value).values()
         if isinstance(part, Number | Unknown)
     ]
     counted = any("len(" in text for text in texts)
     divided = any("/" in text or knowledge.ACCUMULATION_NAME.search(text) for text in texts)
     return counted and not divided
+
+
+def captured(value: Value) -> Iterator[Value]:
+    """What a function that gives the rate takes from around it: `lambda n: 1 - n / total`."""
+    if not isinstance(value, Callable):
+        return
+    node = value.lambda_node or (value.function.node if value.function is not None else None)
+    if node is None:
+        return
+    names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+    frame = value.frame
+    while frame is not None:
+        yield from (frame.names[name] for name in sorted(names & frame.names.keys()))
+        frame = frame.parent
