@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from oomlint.analysis import Model
+from oomlint.analysis import Model, rollouts
 from oomlint.analysis import outputs as kept
 from oomlint.analysis.answers import finding
 from oomlint.analysis.retention import detach
@@ -93,9 +93,17 @@ class RetainedOutput(Rule):
             )
 
     def stored_by_rollouts(self, model: Model) -> Iterator[Finding]:
-        for stored in kept.stored_states(model):
+        for stored in rollouts.stored_states(model):
             message = (
                 f"`{stored.place}` keeps the autograd graph of every step's `{stored.state}` alive,"
                 " which is detached only to be carried on"
             )
             yield finding(model, self, stored.node, message, None, stored.path)
+        for late in rollouts.detached_late(model):
+            message = (
+                f"`{late.place}` keeps the autograd graph of every step alive, and is detached "
+                "only when it is read"
+            )
+            path = ((late.node, "kept with its graph"), (late.reading, "read without it"))
+            fix = rollouts.detach_early(model, late)
+            yield finding(model, self, late.node, message, fix, path)
