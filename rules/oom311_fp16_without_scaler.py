@@ -20,8 +20,8 @@ SCALING = re.compile(
     r"Scaler\b|\bscaler|scale_loss|loss_scal|scaled_loss|\.scale\(|amp\.initialize|master_param"
     r"|[Aa]ccelerator|deepspeed|\bfabric\b|Fabric\(|manual_backward",
 )
-# Certainly in float16.
-HALF = ("float16", True)
+# Where a flag switches autocast on, the fault is there when it does.
+HALF = "float16"
 
 
 class Fp16WithoutScaler(Rule):
@@ -114,9 +114,9 @@ def half_forward(world: World, backward: Event) -> Event | None:
         return None
     forwards = [f for f in forwards_of(world, backward) if can_meet(f, backward)]
     for forward in reversed(forwards):
-        if precision_at(world, forward) == HALF:
+        if precision_at(world, forward)[0] == HALF:
             others = [other for other in forwards if can_meet(other, forward)]
-            if all(precision_at(world, other) == HALF for other in others):
+            if all(precision_at(world, other)[0] == HALF for other in others):
                 return forward
     return None
 
