@@ -62,6 +62,8 @@ ANY_LOOP = frozenset(
         Claim.WORKER_BYTES_FALL,
     }
 )
+# These show in whatever the script trains, also where workers alone run the code of a finding.
+ANYWHERE = frozenset({Claim.ERROR_GONE, Claim.WORKER_BYTES_FALL})
 
 
 def strongest(verdicts: list[Verdict]) -> Verdict | None:
