@@ -228,6 +228,10 @@ def bind_item(
                 place=written(target.value),
             )
     else:
+        if isinstance(receiver, Tensor) and node is not None and "#" in index.key:
+            # `bank[i] = output`: the tensor's graph grows by each one that is written into it.
+            _, born, place = current(world, target.value)
+            keep_in_total(world, node, place, receiver, value, born, receiver)
         world.attributes[(receiver.key, f"[{index.key}]")] = value
         world.attribute_born[(receiver.key, f"[{index.key}]")] = world.marks
 

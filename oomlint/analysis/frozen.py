@@ -224,9 +224,7 @@ def is_trained(other: Event, event: Event, trained: set[str] | None) -> bool:
 
 # models that have no gradient although their grad mode is on
 
-FREEZING = re.compile(
-    r"requires_grad|freez|frozen|stop_grad|set_grad|no_weight_grad", re.IGNORECASE
-)
+FREEZING = re.compile(r"requires_grad|freez|stop_grad|set_grad|no_weight_grad", re.IGNORECASE)
 
 
 def frozen_elsewhere(model: Model, world: World, event: Event) -> bool:
