@@ -294,3 +294,67 @@ def test_spans_are_code_points() -> None:
     statements = [n for n in ast.walk(module.tree) if isinstance(n, ast.Call)]
     assert module.segment(statements[0]) == "a.b(\n    'ü')"
     assert module.segment(call) == "'é😀'"
+
+
+DROPPED = [
+    ("f(a, b=1)\n", 1, "f(a)\n"),
+    ("f(a, b=1, c=2)\n", 1, "f(a, c=2)\n"),
+    ("f(b=1)\n", 0, "f()\n"),
+    ("f(b=1,)\n", 0, "f()\n"),
+    ("f(b=1, c=2)\n", 0, "f(c=2)\n"),
+    ("f(\n    a,\n    b=1,\n)\n", 1, "f(\n    a,\n)\n"),
+    ("f(*a, b=1, **c)\n", 1, "f(*a, **c)\n"),
+]
+
+
+@pytest.mark.parametrize(("text", "index", "expected"), DROPPED)
+def test_an_argument_is_dropped_with_its_comma(text: str, index: int, expected: str) -> None:
+    module = module_of(text)
+    call = at(module, 1).value
+    given = sorted([*call.args, *call.keywords], key=lambda n: n.col_offset + 100 * n.lineno)
+    assert apply(text, [edits.drop_argument(module, call, given[index])]) == expected
+
+
+@pytest.mark.parametrize("text", ["f((a), b=1)\n", "f(\n    a,  # why\n    b=1,\n)\n"])
+def test_an_argument_is_not_dropped_across_parentheses_or_comments(text: str) -> None:
+    module = module_of(text)
+    call = at(module, 1).value
+    with pytest.raises(NoFix):
+        edits.drop_argument(module, call, call.keywords[0])
+
+
+UNWRAPPED = [
+    ("with a:\n    b\n", "b\n"),
+    ("with a:\n\n    # c\n    b\n    d\n", "\n# c\nb\nd\n"),
+    ("with a(\n    1\n):\n    b\n", "b\n"),
+    ("with a:  # c\n    if b:\n        d\n", "if b:\n    d\n"),
+    ("with a:\n\tb\n", "b\n"),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), UNWRAPPED)
+def test_a_with_is_unwrapped(text: str, expected: str) -> None:
+    module = module_of(text)
+    assert apply(text, edits.unwrap(module, at(module, 1))) == expected
+
+
+@pytest.mark.parametrize("text", ["with a: b\n", "with a:\n    b = '''\n    c'''\n"])
+def test_a_with_on_one_line_or_around_a_long_string_stays(text: str) -> None:
+    module = module_of(text)
+    with pytest.raises(NoFix):
+        edits.unwrap(module, at(module, 1))
+
+
+ENTERED = [
+    ("a\nb\nc\n", "with a:\n    b\n    c\n"),
+    ("a  # why\n\nb\n", "with a:  # why\n\n    b\n"),
+    ("a\nif b:\n\tc\n", "with a:\n\tif b:\n\t\tc\n"),
+    ("a\n# b\nc = '''\nd'''\n", "with a:\n    # b\n    c = '''\nd'''\n"),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), ENTERED)
+def test_a_statement_becomes_a_with_over_what_follows(text: str, expected: str) -> None:
+    module = module_of(text)
+    statement, *rest = module.tree.body
+    assert apply(text, edits.enter(module, statement, rest, "with a:")) == expected
