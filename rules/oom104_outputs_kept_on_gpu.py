@@ -62,7 +62,7 @@ class OutputsKeptOnGpu(Rule):
     name = "outputs-kept-on-gpu"
     severity = Severity.WARNING
     tokens = (
-        ("append(", "extend(", "cat(", "concat(", "+=", "compute_metrics"),
+        ("append(", "extend(", "cat(", "concat(", "+=", " for ", "compute_metrics"),
         (
             "no_grad",
             "inference_mode",
@@ -78,7 +78,7 @@ class OutputsKeptOnGpu(Rule):
     claims = (Claim.GROWTH_STOPS, Claim.PEAK_FALLS)
 
     def check(self, model: Model) -> Iterator[Finding]:
-        for found in (*collecting.collected(model), *collecting.hooked(model)):
+        for found in collecting.everything(model):
             output = short(model.module, found.output)
             message = (
                 f"`{found.place}` keeps every batch's `{output}` on the device until the loop has "
