@@ -73,9 +73,9 @@ class LoadWithoutMapLocation(Rule):
             site = checkpoint.site
             if not loading.is_unmapped(site):
                 continue
-            ranked = loading.on_every_rank(module, site)
+            ranked = loading.on_every_rank(module, checkpoint)
             live = loading.live_model(module, checkpoint)
-            if not ranked and (live is None or loading.trained_before(module, site)):
+            if not ranked and (live is None or loading.trained_before(module, checkpoint.place)):
                 continue
             if site.function is not None and site.function.name.startswith("test_"):
                 continue

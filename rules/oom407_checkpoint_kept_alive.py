@@ -81,7 +81,7 @@ class CheckpointKeptAlive(Rule):
                 f"`{kept.checkpoint.name}` keeps its own copy of the weights on the device for the "
                 "whole training: nothing uses it again"
             )
-            node = kept.checkpoint.site.node
+            node = kept.checkpoint.place.node
             yield finding(
                 model,
                 self,

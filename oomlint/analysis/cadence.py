@@ -46,8 +46,22 @@ def once_a_step(module: Module, node: ast.AST, function: Function | None, depth:
         return True
     callers = calls_of(module, function)
     if not callers:
-        return False
+        return is_engine_step(module, function)
     return all(once_a_step(module, site.node, site.function, depth + 1) for site in callers)
+
+
+def is_engine_step(module: Module, function: Function) -> bool:
+    """Whether ignite calls a function for every batch: as an engine's update or as a handler."""
+    for decorator in function.decorators:
+        text = written(decorator)
+        if "ITERATION_" in text and "every=" not in text and "once=" not in text:
+            return True
+    return any(
+        site.method == "Engine"
+        and len(site.node.args) == 1
+        and written(site.node.args[0]) == function.name
+        for site in sites.sites(module)
+    )
 
 
 def is_unconditional(module: Module, node: ast.AST) -> bool:

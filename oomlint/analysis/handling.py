@@ -10,19 +10,28 @@ from dataclasses import dataclass
 from oomlint.analysis import sites
 from oomlint.analysis.modules import Function, Module, written
 
-# What a module must say somewhere for its handlers to be about memory.
-TEXTS = (
+WORDS = (
     "out of memory",
     "Out of memory",
+    "Out Of Memory",
     "OUT OF MEMORY",
+    "ALLOC_FAILED",
+    "DefaultCPUAllocator",
+)
+# What a file must say somewhere for its handlers to be about memory.
+TEXTS = (
+    *WORDS,
     "OutOfMemory",
-    "oom",
-    "OOM",
+    "OOMError",
+    "oom_",
+    "_oom",
+    "out_of_",
+    "should_reduce_batch_size",
     "empty_cache",
 )
-MESSAGE = re.compile(r"out of memory|alloc_failed|defaultcpuallocator", re.IGNORECASE)
+MESSAGE = re.compile("|".join(WORDS))
 TYPE = re.compile(r"(\w+\.)*_?OutOfMemoryError|(\w+\.)*OOMError")
-HELPER = re.compile(r"(^|_)(oom|out_of_(\w+_)?memory|should_reduce_batch_size)($|_)", re.IGNORECASE)
+HELPER = re.compile(r"(^|_)(oom_|out_of_(\w+_)?memory|should_reduce_batch_size)|_oom($|_)")
 BROAD = re.compile(r"(RuntimeError|Exception|BaseException|torch\.AcceleratorError)")
 
 

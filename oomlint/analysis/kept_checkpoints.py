@@ -26,7 +26,7 @@ def kept_alive(module: Module) -> Iterator[Kept]:
     """The first load of each such name; those in other branches share its fate."""
     told: set[tuple[Function | None, str]] = set()
     for checkpoint in loading.checkpoints(module):
-        place = (checkpoint.site.function, checkpoint.name)
+        place = (checkpoint.place.function, checkpoint.name)
         if place in told or not checkpoint.name.isidentifier():
             continue
         if loading.may_be_on_device(module, checkpoint.site):
@@ -38,8 +38,8 @@ def kept_alive(module: Module) -> Iterator[Kept]:
 
 def kept_by(module: Module, checkpoint: Checkpoint) -> Kept | None:
     """Follows the names of a checkpoint to the statement that trains, if they get there."""
-    function = checkpoint.site.function
-    statement = module.statement_of(checkpoint.site.node)
+    function = checkpoint.place.function
+    statement = module.statement_of(checkpoint.place.node)
     last = max(restore.node.lineno for restore in checkpoint.restores)
     training = cadence.first_training(module, function, last)
     if training is None:
@@ -54,7 +54,11 @@ def kept_by(module: Module, checkpoint: Checkpoint) -> Kept | None:
         before = [n for n in own if n.lineno < training.lineno and n.lineno >= statement.lineno]
         after = [n for n in own if n.lineno >= training.lineno]
         ended = any(isinstance(n.ctx, ast.Del) for n in before)
-        again = [n for n in before if isinstance(n.ctx, ast.Store)]
+        again = [
+            n
+            for n in before
+            if isinstance(n.ctx, ast.Store) and module.statement_of(n) is not statement
+        ]
         if ended or (again and is_rebound(module, again[-1], names)):
             alive.discard(name)
         elif after and not isinstance(first_evaluated(module, after).ctx, ast.Store):

@@ -39,21 +39,40 @@ class Checkpoint:
     """One `torch.load` whose result reaches a `load_state_dict`.
 
     `name` is what the result is bound to, empty where it is passed on at once; `restores` are
-    the calls that take it in, in source order.
+    the calls that take it in, in source order. `place` is the call in whose function that
+    happens: the load itself, or the call of a function that gives back what it loads.
     """
 
     site: Site
     name: str
     restores: tuple[Site, ...]
+    place: Site
 
 
 def checkpoints(module: Module) -> Iterator[Checkpoint]:
     for site in sites.sites(module):
-        if LOAD.fullmatch(site.qualified):
-            name = bound_to(module, site)
-            restores = tuple(restoring(module, site, name))
-            if restores and not from_memory(module, site):
-                yield Checkpoint(site, name, restores)
+        if not LOAD.fullmatch(site.qualified) or from_memory(module, site):
+            continue
+        for place in (site, *handed_to(module, site)):
+            name = bound_to(module, place)
+            restores = tuple(restoring(module, place, name))
+            if restores:
+                yield Checkpoint(site, name, restores, place)
+                break
+
+
+def handed_to(module: Module, site: Site) -> list[Site]:
+    """The calls, in this file, of a function that returns what it loads."""
+    function = site.function
+    if function is None:
+        return []
+    name = bound_to(module, site)
+    names = spread(scope_nodes(module, function), name) if name else set()
+    for node in sites.own_nodes(function.node):
+        if isinstance(node, ast.Return) and node.value is not None:
+            if site.node in ast.walk(node.value) or mentions(node.value, names):
+                return cadence.calls_of(module, function)
+    return []
 
 
 def bound_to(module: Module, site: Site) -> str:
@@ -166,16 +185,18 @@ def may_be_on_device(module: Module, site: Site) -> bool:
     return not any(ON_HOST.fullmatch(written(value)) for value, _ in values)
 
 
-def on_every_rank(module: Module, site: Site) -> bool:
-    """Whether each rank of a distributed run makes a call, with the same file."""
+def on_every_rank(module: Module, checkpoint: Checkpoint) -> bool:
+    """Whether each rank of a distributed run loads a checkpoint, and from the same file."""
+    site = checkpoint.site
     given = site.argument(0, "f")
     if given is not None:
         if any(ONE_RANK.search(text) for text in spelled(module, given, site.function, 0)):
             return False
-    tests = sites.conditions_around(module, site.node)
-    if any(ONE_RANK.search(written(test)) for test, _ in tests):
-        return False
-    return is_ranked(module, site.function, 0)
+    for place in (site, checkpoint.place):
+        tests = sites.conditions_around(module, place.node)
+        if any(ONE_RANK.search(written(test)) for test, _ in tests):
+            return False
+    return is_ranked(module, checkpoint.place.function, 0)
 
 
 def spelled(module: Module, node: ast.expr, function: Function | None, depth: int) -> Iterator[str]:
@@ -207,7 +228,7 @@ def is_ranked(module: Module, function: Function | None, depth: int) -> bool:
 
 def live_model(module: Module, checkpoint: Checkpoint) -> ast.expr | None:
     """The object that takes in the checkpoint, where it was moved to the device before the load."""
-    load = checkpoint.site
+    load = checkpoint.place
     for restore in checkpoint.restores:
         if restore.receiver is None:
             continue
