@@ -10,20 +10,20 @@ from oomlint.analysis import Model, edits, sites
 from oomlint.analysis.answers import finding, make_fix
 from oomlint.analysis.autocast import forwards_of, precision_at
 from oomlint.analysis.modules import Module, written
-from oomlint.analysis.precision import always_enabled
+from oomlint.analysis.precision import plain_scaler
 from oomlint.analysis.state import Event, Kind
 from oomlint.analysis.values import scaler_of
 from oomlint.rule import Claim, Edit, Finding, Fix, Rule, Safety, Severity
 
 # A condition that chooses between precisions: the scaler is made for another one.
-CHOICE = re.compile(r"fp16|float16|half|dtype|precision|bf16|bits", re.IGNORECASE)
+CHOICE = re.compile(r"fp16|float16|half|dtype|precision|bf16|bits|scaler", re.IGNORECASE)
 
 
 class ScalerWithBf16(Rule):
     """
     ## What it does
-    Checks for a GradScaler that is always enabled while every forward pass it serves runs under
-    bfloat16 autocast.
+    Checks for a GradScaler whose forward passes all run under bfloat16 autocast, and that no
+    choice of precision switches off.
 
     ## Why is this bad?
     Scaling keeps small gradients of float16 from becoming zero. bfloat16 has the range of float32,
@@ -85,7 +85,7 @@ class ScalerWithBf16(Rule):
         proof: dict[ast.Call, Event] = {}
         for world in model.worlds:
             for backward in world.events:
-                call = enabled_here(model, backward)
+                call = scaler_made_here(model, backward)
                 if call is None:
                     continue
                 forwards = forwards_of(world, backward)
@@ -107,17 +107,21 @@ class ScalerWithBf16(Rule):
             yield finding(model, self, call, message, remedy(model, call), path)
 
 
-def enabled_here(model: Model, event: Event) -> ast.Call | None:
-    """The call in this file that made the scaler of a backward, where nothing switches it off."""
+def scaler_made_here(model: Model, event: Event) -> ast.Call | None:
+    """The call in this file that made the scaler of a backward."""
     if event.kind is not Kind.BACKWARD or event.value is None:
         return None
-    call = always_enabled(scaler_of(event.value))
+    call = plain_scaler(scaler_of(event.value))
     return call if call in model.module.parents else None
 
 
 def is_chosen(module: Module, call: ast.Call) -> bool:
-    tests = sites.conditions_around(module, call)
-    return any(CHOICE.search(written(test)) for test, _ in tests)
+    """Whether a condition on the precision decides if there is a scaler, or if it is enabled."""
+    asked = [test for test, _ in sites.conditions_around(module, call)]
+    asked += [keyword.value for keyword in call.keywords if keyword.arg == "enabled"]
+    function = module.function_of(call)
+    known = [value for test in asked for value, _ in sites.values_of(module, test, function)]
+    return any(CHOICE.search(written(test)) for test in (*asked, *known))
 
 
 def remedy(model: Model, call: ast.Call) -> Fix | None:

@@ -26,15 +26,22 @@ def amp_tests(event: Event) -> frozenset[str]:
 
 def always_enabled(scaler: Value | None) -> ast.Call | None:
     """The call that made a gradient scaler, where nothing can switch the scaler off."""
+    call = plain_scaler(scaler)
+    enabled = scaler.arguments.get("enabled") if isinstance(scaler, Thing) else None
+    on = enabled is None or (isinstance(enabled, Constant) and enabled.value is True)
+    return call if on else None
+
+
+def plain_scaler(scaler: Value | None) -> ast.Call | None:
+    """The call that made a gradient scaler, where `enabled` can only be given by its name."""
     if not isinstance(scaler, Thing) or scaler.role is not Role.SCALER or scaler.made is None:
         return None
-    call, enabled = scaler.made, scaler.arguments.get("enabled")
+    call = scaler.made
     # `enabled` comes last: by position it is rare, and told by the number of arguments.
     unpacked = any(isinstance(argument, ast.Starred) for argument in call.args)
     if len(call.args) > 4 or unpacked or any(keyword.arg is None for keyword in call.keywords):
         return None
-    on = enabled is None or (isinstance(enabled, Constant) and enabled.value is True)
-    return call if on else None
+    return call
 
 
 def disagree(*events: Event) -> bool:
