@@ -66,13 +66,16 @@ class OutputsKeptOnGpu(Rule):
         (
             "no_grad",
             "inference_mode",
-            "detach(",
-            ".data",
-            "generate(",
+            ".detach(",
+            ".generate(",
             "TrainingArguments",
-            "_step",
+            "validation_step",
+            "val_step",
+            "test_step",
+            "predict_step",
             "_batch_end",
         ),
+        (".cpu(", ".numpy(", ".tolist(", "cpu", "numpy", "torch.save", "sklearn", "Trainer"),
         ("cuda", ".to(", "device", "ightning", "TrainingArguments"),
     )
     claims = (Claim.GROWTH_STOPS, Claim.PEAK_FALLS)

@@ -245,7 +245,7 @@ def without_graph(
     chain: str,
 ) -> bool:
     """Whether gradients are off, or the output is cut: with a graph it is another rule's."""
-    if "detach" in chain or ".data" in chain or chain.startswith("generate"):
+    if "detach" in chain or chain.startswith("generate"):
         return True
     for context in sites.contexts_around(module, node):
         if turns_off(module, context):
