@@ -9,9 +9,16 @@ from collections.abc import Iterator
 from oomlint.analysis import Model, edits, grad_mode
 from oomlint.analysis.answers import finding, make_fix
 from oomlint.analysis.debugging import is_test
-from oomlint.analysis.hooks import Store, forward_hooks, stores
+from oomlint.analysis.hooks import (
+    Store,
+    cuts,
+    forward_hooks,
+    is_cleared,
+    outlives,
+    readers,
+    stores,
+)
 from oomlint.analysis.modules import Module, written
-from oomlint.analysis.sites import bound_names
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
 
 
@@ -118,60 +125,6 @@ def complaint(module: Module, store: Store) -> str | None:
     if reads and all(cuts(module, node) for node in reads):
         return f"`{place}` keeps the graph of the last forward alive for readers who detach it"
     return None
-
-
-def is_cleared(module: Module, store: Store) -> bool:
-    """Whether anything in the file empties the container or binds its name anew."""
-    name = re.escape(container(store.place))
-    entry = rf"\b{name}(\[[^\]]*\])?"
-    emptied = rf"{entry}\.(clear|pop|popleft|remove|popitem)\(|\bdel {name}\b|{entry}\[:\] ="
-    bound = rf"(?<![\w.]){name}\s*(?::[^=\n]+)?=[^=]"
-    text = module.source.text
-    return bool(re.search(emptied, text)) or len(re.findall(bound, text)) > 1
-
-
-def container(place: ast.expr) -> str:
-    """The name of the outermost list or dict: of `d[k]` and of `d.setdefault(k, [])` it is `d`."""
-    while isinstance(place, ast.Subscript | ast.Call):
-        place = place.func if isinstance(place, ast.Call) else place.value
-        if isinstance(place, ast.Attribute) and place.attr == "setdefault":
-            place = place.value
-    return written(place)
-
-
-def outlives(module: Module, store: Store) -> bool:
-    """Whether more than one forward fills the container: a local one needs a loop for that."""
-    root = container(store.place).split(".")[0]
-    function = module.function_of(store.hook.node)
-    while function is not None and root not in bound_names(function):
-        function = function.parent
-    if function is None or root == "self":
-        return root == "self" or root in module.globals
-    registered = store.hook.site.node.lineno
-    return "remove" not in function.words and any(
-        isinstance(node, ast.For | ast.While) and node.lineno > registered
-        for node in ast.walk(function.node)
-    )
-
-
-def readers(module: Module, store: Store) -> Iterator[ast.expr]:
-    """Every place of the file that reads what was stored."""
-    base = written(store.place)
-    for node in module.parents:
-        if not isinstance(node, ast.Name | ast.Attribute) or not isinstance(node.ctx, ast.Load):
-            continue
-        if written(node) == base and node is not store.place:
-            yield node
-
-
-def cuts(module: Module, node: ast.expr) -> bool:
-    """Whether a reader takes an entry and detaches it at once."""
-    parent = module.parents[node]
-    if isinstance(parent, ast.Subscript) and parent.value is node:
-        if not isinstance(parent.ctx, ast.Load):
-            return True
-        node, parent = parent, module.parents[parent]
-    return isinstance(parent, ast.Attribute) and parent.attr in ("detach", "data", "shape", "clear")
 
 
 def detach(module: Module, store: Store) -> Fix | None:

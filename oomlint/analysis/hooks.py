@@ -8,7 +8,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from oomlint.analysis.modules import Class, Function, Module, written
-from oomlint.analysis.sites import Site, class_of, own_nodes, qualified_name, sites, values_of
+from oomlint.analysis.sites import (
+    Site,
+    bound_names,
+    class_of,
+    own_nodes,
+    qualified_name,
+    sites,
+    values_of,
+)
 
 # How many of a hook's last parameters hold what the module was given and what it returned.
 DATA = {
@@ -177,3 +185,60 @@ def root_of(node: ast.expr) -> str:
     while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
         node = node.func if isinstance(node, ast.Call) else node.value
     return node.id if isinstance(node, ast.Name) else ""
+
+
+# what becomes of what was stored
+
+
+def is_cleared(module: Module, store: Store) -> bool:
+    """Whether anything in the file empties the container or binds its name anew."""
+    name = re.escape(container(store.place))
+    entry = rf"\b{name}(\[[^\]]*\])?"
+    emptied = rf"{entry}\.(clear|pop|popleft|remove|popitem)\(|\bdel {name}\b|{entry}\[:\] ="
+    bound = rf"(?<![\w.]){name}\s*(?::[^=\n]+)?=[^=]"
+    text = module.source.text
+    return bool(re.search(emptied, text)) or len(re.findall(bound, text)) > 1
+
+
+def container(place: ast.expr) -> str:
+    """The name of the outermost list or dict: of `d[k]` and of `d.setdefault(k, [])` it is `d`."""
+    while isinstance(place, ast.Subscript | ast.Call):
+        place = place.func if isinstance(place, ast.Call) else place.value
+        if isinstance(place, ast.Attribute) and place.attr == "setdefault":
+            place = place.value
+    return written(place)
+
+
+def outlives(module: Module, store: Store) -> bool:
+    """Whether more than one forward fills the container: a local one needs a loop for that."""
+    root = container(store.place).split(".")[0]
+    function = module.function_of(store.hook.node)
+    while function is not None and root not in bound_names(function):
+        function = function.parent
+    if function is None or root == "self":
+        return root == "self" or root in module.globals
+    registered = store.hook.site.node.lineno
+    return "remove" not in function.words and any(
+        isinstance(node, ast.For | ast.While) and node.lineno > registered
+        for node in ast.walk(function.node)
+    )
+
+
+def readers(module: Module, store: Store) -> Iterator[ast.expr]:
+    """Every place of the file that reads what was stored."""
+    base = written(store.place)
+    for node in module.parents:
+        if not isinstance(node, ast.Name | ast.Attribute) or not isinstance(node.ctx, ast.Load):
+            continue
+        if written(node) == base and node is not store.place:
+            yield node
+
+
+def cuts(module: Module, node: ast.expr) -> bool:
+    """Whether a reader takes an entry and detaches it at once."""
+    parent = module.parents[node]
+    if isinstance(parent, ast.Subscript) and parent.value is node:
+        if not isinstance(parent.ctx, ast.Load):
+            return True
+        node, parent = parent, module.parents[parent]
+    return isinstance(parent, ast.Attribute) and parent.attr in ("detach", "data", "shape", "clear")
