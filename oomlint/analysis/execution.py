@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable as Function_
+from collections.abc import Iterator
 from typing import Any
 
 from oomlint.analysis.binding import bind, run_annotated, run_assign, run_augmented
@@ -30,7 +31,7 @@ from oomlint.analysis.dispatch import (
 )
 from oomlint.analysis.iteration import item_of
 from oomlint.analysis.modules import written
-from oomlint.analysis.state import Guard, Stop, World
+from oomlint.analysis.state import Guard, Kind, Stop, World
 from oomlint.analysis.values import NONE, Callable, ClassValue, Instance, Value, join, shortened
 
 
@@ -177,7 +178,10 @@ def run_loop(
     world.serial += 1
     serial = world.serial
     depth = len(world.loops)
-    for iteration in iterations(world, node):
+    start = len(world.events)
+    for iteration in (1, 2):
+        if iteration == 2 and not runs_again(world, node, start):
+            break
         world.enter_loop(node, serial, iteration)
         if iterable is not None and not isinstance(node, ast.While):
             bind(world, node.target, item_of(world, iterable, iteration, node.target))
@@ -191,18 +195,48 @@ def run_loop(
     return run_block(world, node.orelse)
 
 
-def iterations(world: World, node: ast.For | ast.AsyncFor | ast.While) -> tuple[int, ...]:
-    """Two where something may carry over from one iteration to the next."""
+# What happens in one iteration and says nothing about the next.
+PASSING = frozenset({Kind.OPAQUE_CALL, Kind.FORWARD, Kind.DETACH, Kind.EVAL_MODE, Kind.TRAIN_MODE})
+
+
+def runs_again(world: World, node: ast.For | ast.AsyncFor | ast.While, start: int) -> bool:
+    """Whether events or values of the first iteration, since `start`, meet those of the next."""
     if is_eventful(world, world.frame.module, node.body):
-        return (1, 2)
+        return True
     if len(world.loops) >= 4:
-        return (1,)
+        return False
+    if any(event.kind not in PASSING for event in world.events[start:]):
+        return True
     memo = memo_of(world.frame.module)
-    busy = memo.get(-id(node))
-    if busy is None:
-        busy = any(isinstance(part, ast.Call | ast.AugAssign) for part in ast.walk(node))
-        memo[-id(node)] = busy
-    return (1, 2) if busy else (1,)
+    carries = memo.get(-id(node))
+    if carries is None:
+        carries = memo[-id(node)] = carries_over(node)
+    return carries
+
+
+def carries_over(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
+    """Whether the body reads, before it assigns it, a name that it assigns."""
+    written_at: dict[str, tuple[int, int]] = {}
+    read_at: dict[str, tuple[int, int]] = {}
+    for part in walk_all(loop.body):
+        if isinstance(part, ast.AugAssign):
+            return True
+        if not isinstance(part, ast.Name | ast.Attribute):
+            continue
+        name = part.id if isinstance(part, ast.Name) else part.attr
+        place = (part.lineno, part.col_offset)
+        table = read_at if isinstance(part.ctx, ast.Load) else written_at
+        table[name] = min(table.get(name, place), place)
+    return any(
+        # The value of an assignment is read before its target is bound.
+        name in read_at and read_at[name][0] <= place[0]
+        for name, place in written_at.items()
+    )
+
+
+def walk_all(body: list[ast.stmt]) -> Iterator[ast.AST]:
+    for statement in body:
+        yield from ast.walk(statement)
 
 
 def run_expression(world: World, node: ast.Expr) -> Signal:
