@@ -90,7 +90,24 @@ def assign(world: World, target: ast.expr, value: Value, node: ast.stmt, source:
     if isinstance(target, ast.Subscript):
         bind_item(world, target, value, node, source)
         return
-    bind(world, target, value)
+    bind(world, target, named_object(target, value, source))
+
+
+# What a call of unknown code returns is such an object where its name and its use say so.
+MADE_BY_FACTORIES = frozenset({Role.MODEL, Role.OPTIMIZER, Role.SCALER, Role.SCHEDULER})
+
+
+def named_object(target: ast.expr, value: Value, source: ast.expr) -> Value:
+    """`model = build_model(config)`: an object with the role of its name, not a tensor."""
+    if not isinstance(source, ast.Call) or not isinstance(value, Tensor) or not value.opaque:
+        return value
+    if not isinstance(target, ast.Name | ast.Attribute) or value.entry:
+        return value
+    made = unknown(value.key, target.id if isinstance(target, ast.Name) else target.attr)
+    if made.role not in MADE_BY_FACTORIES:
+        return value
+    made.made_of = value.parents
+    return made
 
 
 def is_total(old: Value, value: Value, target: ast.expr, source: ast.expr) -> bool:
