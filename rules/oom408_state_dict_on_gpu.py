@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from oomlint.analysis import Model, cadence, edits, loading, sites
+from oomlint.analysis import Model, cadence, classes, edits, knowledge, loading, sites
 from oomlint.analysis.answers import finding, make_fix, short
+from oomlint.analysis.knowledge import Role
 from oomlint.analysis.modules import Function, Module, written
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
 
@@ -16,8 +17,8 @@ from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
 class StateDictOnGpu(Rule):
     """
     ## What it does
-    Checks for copies of `state_dict()` on the device that are only kept to be restored or saved
-    later: the best weights so far, the initial ones.
+    Checks for copies of `state_dict()`, or of a whole model, on the device that are only kept to be
+    restored or saved later: the best weights so far, the initial ones.
 
     ## Why is this bad?
     `copy.deepcopy` and `clone` leave every copied tensor where the original is. The copy occupies
@@ -60,7 +61,8 @@ class StateDictOnGpu(Rule):
     ```
 
     ## Fix safety
-    Unsafe: what else uses the copy finds it on the CPU. `load_state_dict` copies it back.
+    Unsafe: what else uses the copy finds it on the CPU. `load_state_dict` copies it back. No fix is
+    offered for the copy of a whole model.
 
     ## Measured
     The bytes that stay allocated between steps fall by the size of the weights.
@@ -74,7 +76,7 @@ class StateDictOnGpu(Rule):
     severity = Severity.WARNING
     tokens = (
         ("deepcopy", "clone()"),
-        ("state_dict",),
+        ("state_dict", "best", "Best", "BEST"),
         ("torch",),
         (".cuda(", ".to(", "device"),
     )
@@ -99,18 +101,20 @@ class Copy:
     target: ast.expr | None
     statement: ast.stmt
     function: Function | None
+    whole: bool
 
 
 def copies(module: Module) -> Iterator[Copy]:
     for node in ast.walk(module.tree):
-        owner = copied_state(module, node)
+        state = copied_state(module, node)
+        owner = state or copied_model(module, node)
         if owner is None or not isinstance(node, ast.expr):
             continue
         statement = module.statement_of(node)
         target = None
         if isinstance(statement, ast.Assign) and statement.value is node:
             target = statement.targets[0]
-        yield Copy(node, owner, target, statement, module.function_of(node))
+        yield Copy(node, owner, target, statement, module.function_of(node), state is None)
 
 
 def copied_state(module: Module, node: ast.AST) -> ast.expr | None:
@@ -123,6 +127,16 @@ def copied_state(module: Module, node: ast.AST) -> ast.expr | None:
         if isinstance(over, ast.Call) and isinstance(over.func, ast.Attribute):
             if over.func.attr == "items" and clone_of(node) is not None:
                 return state_owner(over.func.value)
+    return None
+
+
+def copied_model(module: Module, node: ast.AST) -> ast.expr | None:
+    """The model of which an expression copies everything, gradients included."""
+    if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
+        if sites.qualified_name(module, node.func, module.function_of(node)) == "copy.deepcopy":
+            text = classes.dotted(node.args[0])
+            if text and knowledge.role_of_name(text) is Role.MODEL:
+                return node.args[0]
     return None
 
 
@@ -156,8 +170,19 @@ def waits(module: Module, copy: Copy) -> bool:
     if is_computed_with(module, copy, name):
         return False
     if "best" in name.lower() and is_now_and_then(module, copy):
-        return True
+        return not copy.whole or rests(module, copy, name)
+    if copy.whole:
+        return False
     return not sites.loops_around(module, copy.statement) and is_restored(module, copy, name)
+
+
+def rests(module: Module, copy: Copy, name: str) -> bool:
+    """Whether the copy of a whole model is kept in a loop that never runs it."""
+    loops = sites.loops_around(module, copy.statement)
+    return bool(loops) and not any(
+        isinstance(node, ast.Call) and written(node.func).split(".")[0] == name
+        for node in ast.walk(loops[-1])
+    )
 
 
 def is_now_and_then(module: Module, copy: Copy) -> bool:
@@ -217,8 +242,10 @@ def is_computed_with(module: Module, copy: Copy, name: str) -> bool:
     return False
 
 
-def remedy(module: Module, copy: Copy) -> Fix:
+def remedy(module: Module, copy: Copy) -> Fix | None:
     """The same copy on the host, one tensor at a time."""
+    if copy.whole:
+        return None
     if isinstance(copy.node, ast.DictComp):
         clone = clone_of(copy.node)
         assert clone is not None and isinstance(clone.func, ast.Attribute)

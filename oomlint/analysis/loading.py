@@ -234,7 +234,7 @@ def live_model(module: Module, checkpoint: Checkpoint) -> ast.expr | None:
             continue
         owner = written(restore.receiver)
         for site in sites.sites(module):
-            if not earlier(site, load):
+            if not earlier(module, site, load):
                 continue
             if site.method not in MOVES or not moves_to_device(site):
                 continue
@@ -243,12 +243,15 @@ def live_model(module: Module, checkpoint: Checkpoint) -> ast.expr | None:
     return None
 
 
-def earlier(site: Site, load: Site) -> bool:
+def earlier(module: Module, site: Site, load: Site) -> bool:
     """Whether a call precedes a load: above it, or in the constructor of the object."""
     if site.function is load.function:
         return site.node.lineno < load.node.lineno
     owner = sites.class_of(load.function)
-    return owner is not None and site.function is owner.methods.get("__init__")
+    if owner is None or site.function is not owner.methods.get("__init__"):
+        return False
+    tests = sites.conditions_around(module, site.node)
+    return all(cadence.of_device(test) for test, _ in tests)
 
 
 def exclusive(module: Module, one: ast.AST, other: ast.AST) -> bool:
