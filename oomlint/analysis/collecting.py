@@ -35,16 +35,43 @@ class Collected:
 
 
 def everything(model: Model) -> Iterator[Collected]:
-    yield from collected(model)
-    yield from comprehended(model)
-    yield from hooked(model)
-
-
-def collected(model: Model) -> Iterator[Collected]:
     module = model.module
     world = World(model.project, module)
-    for node, place, outputs in collecting_lines(module):
-        function = module.function_of(node)
+    for function, nodes in scopes(module):
+        if function is not None and HOOK.match(function.name):
+            yield from hooked(world, function, nodes)
+        yield from collected(world, function, nodes)
+        yield from comprehended(world, function, nodes)
+
+
+HOOK = re.compile(r"(validation|val|test|predict)_step$|on_(validation|test|predict)_batch_end$")
+OFF = re.compile(r"no_?grad|inference_?mode|detach|generate", re.IGNORECASE)
+KEEPING = re.compile(r"\.append\(|\.extend\(|\bcat\(|concat\(|\+=\s*\[|\bfor\b[^:]+\bin\b[^:]+\]")
+MOVING = re.compile(r"cpu|numpy|tolist|save|np\.|metric|json|pickle|dump")
+
+
+def scopes(module: Module) -> Iterator[tuple[Function | None, list[ast.AST]]]:
+    """The functions, and the script itself, whose words allow what is looked for; their nodes."""
+    for function in module.all_functions:
+        code = function.code
+        above = " ".join(written(d) for scope in lineage(function) for d in scope.decorators)
+        if KEEPING.search(code) and (
+            HOOK.match(function.name) or (MOVING.search(code) and OFF.search(f"{above} {code}"))
+        ):
+            yield function, list(sites.own_nodes(function.node))
+    if any(isinstance(node, ast.For | ast.With | ast.Assign) for node in module.tree.body):
+        yield None, list(sites.own_nodes(module.tree))
+
+
+def lineage(function: Function | None) -> Iterator[Function]:
+    while function is not None:
+        yield function
+        function = function.parent
+
+
+def collected(world: World, function: Function | None, nodes: list[ast.AST]) -> Iterator[Collected]:
+    module = world.subject
+    for node, place, outputs in collecting_lines(module, function, nodes):
         loops = [loop for loop in sites.loops_around(module, node) if is_over_data(loop)]
         begun = {written(output) for output in outputs}
         if not loops or not begins_before(module, place, loops[-1], function, begun):
@@ -61,14 +88,15 @@ def collected(model: Model) -> Iterator[Collected]:
                 break
 
 
-def comprehended(model: Model) -> Iterator[Collected]:
+def comprehended(
+    world: World, function: Function | None, nodes: list[ast.AST]
+) -> Iterator[Collected]:
     """`xs = [model(inputs) for inputs in loader]` under `no_grad`."""
-    module = model.module
-    world = World(model.project, module)
-    for node in ast.walk(module.tree):
+    module = world.subject
+    for node in nodes:
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.ListComp):
             continue
-        inner, function = node.value, module.function_of(node)
+        inner = node.value
         if not DATA.search(written(inner.generators[0].iter)):
             continue
         place, last = written(node.targets[0]), node.end_lineno or node.lineno
@@ -81,17 +109,12 @@ def comprehended(model: Model) -> Iterator[Collected]:
             yield Collected(inner, place, inner.elt, taken, direct)
 
 
-HOOK = re.compile(r"(validation|val|test|predict)_step$|on_(validation|test|predict)_batch_end$")
-
-
-def hooked(model: Model) -> Iterator[Collected]:
+def hooked(world: World, function: Function, nodes: list[ast.AST]) -> Iterator[Collected]:
     """The same where a framework has the loop: a step collects, the end of the epoch moves."""
-    module = model.module
-    world = World(model.project, module)
-    for node, place, outputs in collecting_lines(module):
-        function = module.function_of(node)
-        if function is None or function.owner is None or not HOOK.match(function.name):
-            continue
+    module = world.subject
+    if function.owner is None:
+        return
+    for node, place, outputs in collecting_lines(module, function, nodes):
         if not place.startswith("self.") or sites.loops_around(module, node):
             continue
         chain = Chain(world, module, function, function.node, node)
@@ -107,22 +130,22 @@ def hooked(model: Model) -> Iterator[Collected]:
 
 
 def collecting_lines(
-    module: Module,
+    module: Module, function: Function | None, nodes: list[ast.AST]
 ) -> Iterator[tuple[ast.expr | ast.stmt, str, list[ast.expr]]]:
     """`xs.append(output)`, `xs += [output]`, `xs = torch.cat((xs, output))`: node, place, parts."""
-    for site in sites.sites(module):
-        if site.method in ("append", "extend") and site.receiver is not None and site.node.args:
-            yield site.node, written(site.receiver), parts(site.node.args[0])
-        elif site.qualified in ("torch.cat", "torch.concat") and site.node.args:
-            statement = module.statement_of(site.node)
-            if isinstance(statement, ast.Assign) and statement.value is site.node:
-                place = written(statement.targets[0])
-                given = parts(site.node.args[0])
-                if any(written(part) == place for part in given):
-                    yield statement, place, [part for part in given if written(part) != place]
-    for node in ast.walk(module.tree):
+    for node in nodes:
         if isinstance(node, ast.AugAssign) and isinstance(node.value, ast.List):
             yield node, written(node.target), parts(node.value)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+            if node.func.attr in ("append", "extend"):
+                yield node, written(node.func.value), parts(node.args[0])
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and node.value.args:
+            place, given = written(node.targets[0]), parts(node.value.args[0])
+            qualified = sites.qualified_name(module, node.value.func, function)
+            if qualified in ("torch.cat", "torch.concat"):
+                others = [part for part in given if written(part) != place]
+                if len(others) < len(given):
+                    yield node, place, others
 
 
 def parts(node: ast.expr) -> list[ast.expr]:

@@ -123,6 +123,8 @@ class DetachedLate:
 
 def detached_late(model: Model) -> Iterator[DetachedLate]:
     module = model.module
+    if ".log_prob(" not in model.source.text:
+        return
     reads = detaching_reads(module)
     if not reads:
         return
