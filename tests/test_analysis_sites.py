@@ -89,6 +89,26 @@ def test_a_role_comes_from_the_constructor_then_the_annotation_then_the_name(
     assert sites.role(world, use.node.args[0], use.function) == expected
 
 
+def test_calls_by_name_are_those_among_all_sites(tmp_path):
+    text = """
+        @wrap(
+            to(1))
+        def f(x):
+            return [g(x.to(
+                2)) for x in f"{x.to(3)}"], "to(4)"
+        class C:
+            to = lambda self: (
+                self
+                .to (5)
+            )
+        if to: torch.to(6)
+    """
+    module = module_of(tmp_path, text)
+    found = list(sites.called(module, "to", "missing"))
+    assert found == [site for site in sites.sites(module) if site.method == "to"]
+    assert [ast.unparse(site.node.args[0]) for site in found] == ["2", "3", "1", "5", "6"]
+
+
 def test_what_encloses_a_call_ends_at_its_function(tmp_path):
     text = """
         for epoch in epochs:

@@ -43,10 +43,16 @@ def loaders(module: Module) -> tuple[Loader, ...]:
     if known is None:
         known = module.__dict__["loaders"] = tuple(
             Loader(module, site, workers(module, site))
-            for site in sites.sites(module)
+            for site in sites.called(module, *loader_names(module))
             if LOADER.fullmatch(site.qualified)
         )
     return known
+
+
+def loader_names(module: Module) -> set[str]:
+    found = set(re.findall(r"\b(\w*DataLoader)\s*\(", module.source.text))
+    local = {name for name, qualified in module.imports.items() if LOADER.fullmatch(qualified)}
+    return found | local | {"DataLoader"}
 
 
 def argument(module: Module, site: Site, keyword: str) -> ast.expr | None:

@@ -8,7 +8,9 @@ it. Nothing is executed, so it holds for code that no training step reaches, too
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from oomlint.analysis import classes, knowledge
@@ -70,6 +72,40 @@ def found_in(module: Module, node: ast.AST, function: Function | None) -> Iterat
         if isinstance(child, ast.Call):
             yield site_of(module, child, function)
         yield from found_in(module, child, inner)
+
+
+def called(module: Module, *names: str) -> Iterator[Site]:
+    """The calls of methods and functions with these last names, in source order.
+
+    Only statements on whose rows a name is written are walked: much faster than all `sites`.
+    """
+    source = module.source
+    pattern = re.compile(r"\b(?:" + "|".join(names) + r")\s*\(")
+    rows = [source.position(match.start())[0] for match in pattern.finditer(source.text)]
+    if rows:
+        yield from called_in(module, module.tree.body, None, frozenset(names), rows)
+
+
+def called_in(
+    module: Module,
+    body: Sequence[ast.AST],
+    function: Function | None,
+    names: frozenset[str],
+    rows: list[int],
+) -> Iterator[Site]:
+    for node in body:
+        if isinstance(node, ast.stmt):
+            decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+            first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
+            place = bisect_left(rows, first)
+            if place == len(rows) or rows[place] > (node.end_lineno or node.lineno):
+                continue
+        elif isinstance(node, ast.Call):
+            written_name = getattr(node.func, "attr", None) or getattr(node.func, "id", None)
+            if written_name in names:
+                yield site_of(module, node, function)
+        inner = module.by_node.get(node, function) if isinstance(node, ast.stmt) else function
+        yield from called_in(module, tuple(ast.iter_child_nodes(node)), inner, names, rows)
 
 
 def site_of(module: Module, node: ast.Call, function: Function | None) -> Site:
