@@ -68,3 +68,15 @@ def fewer_train(before: tuple[Step, ...], after: tuple[Step, ...]) -> Verdict:
         return Verdict(NO_EFFECT, f"{one} parameters are trained before and after", claim)
     reason = f"{one} parameters are trained before and {other} after"
     return Verdict(CONFIRMED if other < one else REFUTED, reason, claim)
+
+
+def gradients_arrive(before: tuple[Step, ...], after: tuple[Step, ...]) -> Verdict:
+    """By the parameters of the first step taken that require a gradient and have none."""
+    claim = Claim.GRADIENTS_ARRIVE
+    if not before or not after or before[0].skipped or after[0].skipped:
+        return Verdict(NOT_MEASURED, "no step was taken from the same parameters in both", claim)
+    one, other = before[0].gradless, after[0].gradless
+    if one == other:
+        return Verdict(NO_EFFECT, f"{one} parameters have no gradient before and after", claim)
+    reason = f"{one} parameters have no gradient at the first step before and {other} after"
+    return Verdict(CONFIRMED if other < one else REFUTED, reason, claim)

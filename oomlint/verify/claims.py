@@ -12,6 +12,7 @@ from oomlint.rule import Claim
 from oomlint.verify.behaviour import (
     fewer_train,
     gradient_rises,
+    gradients_arrive,
     kept_weights_stay,
     trains_in_training_mode,
 )
@@ -339,6 +340,7 @@ JUDGES: dict[Claim, Callable[[Run, Run], Verdict]] = {
     Claim.PEAK_FALLS: peak_falls,
     Claim.STEP_FASTER: step_faster,
     Claim.FEWER_TRAIN: per_optimizer(fewer_train),
+    Claim.GRADIENTS_ARRIVE: per_optimizer(gradients_arrive),
     Claim.GROWTH_STOPS: growth_stops,
     Claim.NODES_STOP: nodes_stop,
     Claim.GRADIENT_SHRINKS: per_optimizer(gradient_shrinks),

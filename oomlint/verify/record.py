@@ -61,6 +61,7 @@ class Step:
     worker_bytes: int | None = None  # of host memory that child processes share with nobody
     evaluating: int = 0  # modules around the optimizer's parameters that are in evaluation mode
     trainable: int | None = None  # elements of the optimizer's parameters that require gradients
+    gradless: int = 0  # parameters that require a gradient and have none
     aliases: int = 0  # other live tensors in the memory of the optimizer's parameters
     scaler_calls: int = 0  # that scale a loss or unscale gradients, since the last attempt
     zero_share: float | None = None  # of the elements of the gradient

@@ -200,6 +200,7 @@ class Recorder:
             "raw_norm": follower.raw_norm,
             "evaluating": evaluating(follower.models),
             "trainable": sum(p.numel() for p in follower.parameters() if p.requires_grad),
+            "gradless": sum(p.requires_grad and p.grad is None for p in follower.parameters()),
             "aliases": aliases(follower.parameters()),
             "advances": follower.advances,
             "zero_share": zero_share(follower.parameters()),
