@@ -16,13 +16,13 @@ from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
 class AllocConfTooLate(Rule):
     """
     ## What it does
-    Checks for `PYTORCH_CUDA_ALLOC_CONF` and `PYTORCH_ALLOC_CONF` that are set after something was
-    put on the device, and for their key `backend` after `import torch`.
+    Checks for `PYTORCH_CUDA_ALLOC_CONF` and `PYTORCH_ALLOC_CONF` that are set after CUDA was
+    initialised, and for their key `backend` after `import torch`.
 
     ## Why is this bad?
-    The allocator reads its settings once, at its first request. What is set later has no effect,
-    and nothing says so. Between `import torch` and the first tensor on the device is early enough,
-    except for `backend`.
+    The allocator reads its settings once, when CUDA is initialised: by the first tensor on the
+    device, or a question like `torch.cuda.get_device_name()`. What is set later has no effect, and
+    nothing says so. Between `import torch` and that is early enough, except for `backend`.
 
     ## Example
     ```python
@@ -71,7 +71,7 @@ class AllocConfTooLate(Rule):
             if early is not None:
                 what = f"`{setting.name}` has no effect here: the allocator read it at line "
                 message = f"{what}{early.node.lineno}"
-                path = [(early.node, "something is put on the device")]
+                path = [(early.node, "the device is in use")]
                 fix = remedy(module, setting, module.statement_of(early.node))
                 yield finding(model, self, setting.node, message, fix, path)
                 continue

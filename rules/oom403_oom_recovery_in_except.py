@@ -73,7 +73,7 @@ class OomRecoveryInExcept(Rule):
     code = "OOM403"
     name = "oom-recovery-in-except"
     severity = Severity.WARNING
-    tokens = (("except",), ("torch", "accelerate", "lightning", "pl."))
+    tokens = (("except",), ("torch", "accelerate", "lightning"))
     texts = handling.TEXTS
     claims = (Claim.ERROR_GONE,)
 

@@ -70,7 +70,7 @@ class OomMatchedByMessage(Rule):
     name = "oom-matched-by-message"
     severity = Severity.ADVICE
     tokens = (("except",), ("torch",))
-    texts = ("out of memory", "Out of memory", "OUT OF MEMORY")
+    texts = handling.WORDS[:4]
     claims = (Claim.ERROR_GONE,)
 
     def check(self, model: Model) -> Iterator[Finding]:
@@ -93,7 +93,7 @@ class OomMatchedByMessage(Rule):
                 yield finding(model, self, test, message, remedy(module, node, test, kind))
 
 
-WORDS = re.compile(r"out of memory", re.IGNORECASE)
+WORDS = re.compile("|".join(OomMatchedByMessage.texts))
 
 
 def tests_of_text(handler: ast.ExceptHandler) -> Iterator[ast.expr]:

@@ -55,7 +55,18 @@ class IneffectiveMemoryCall(Rule):
     code = "OOM414"
     name = "ineffective-memory-call"
     severity = Severity.ADVICE
-    tokens = (("memory_", "mem_get_info", "empty_cache"), ("torch",))
+    tokens = (
+        ("memory_", "mem_get_info", "empty_cache", "_allocated_memory", "list_gpu_processes"),
+        ("torch",),
+    )
+    # A report that begins a statement, a second flush, or either of them under another name.
+    token_pattern = re.compile(
+        rb"(?m)(?:^|[;:])[ \t]*[\w.]*(?:memory_(?:allocated|reserved|cached|stats|summary|snapshot"
+        rb"|usage)\w*|mem_get_info|(?:current|driver)_allocated_memory|list_gpu_processes)\("
+        rb"|empty_cache\((?s:.*)empty_cache\("
+        rb"|(?:memory_(?:allocated|reserved|cached|stats|summary|snapshot|usage)|mem_get_info"
+        rb"|_allocated_memory|list_gpu_processes|empty_cache)\b(?!\()"
+    )
     claims = (Claim.DEVICE_ALLOCATIONS_FALL,)
 
     def check(self, model: Model) -> Iterator[Finding]:

@@ -70,11 +70,16 @@ FACTORY = re.compile(
     r"torch\.(zeros|ones|empty|full|rand|randn|randint|arange|linspace|eye|tensor|as_tensor|ones_like"
     r"|zeros_like|empty_like|rand_like|randn_like)"
 )
-CUDA = re.compile(r"['\"]cuda(:\d+)?['\"]")
+# Calls that initialise CUDA, and its allocator with it.
+INITIALISES = re.compile(
+    r"torch\.cuda\.(init|current_device|get_device_(name|properties|capability)|synchronize"
+    r"|mem_get_info|current_stream|default_stream|Stream|Event)"
+)
+CUDA = re.compile(r"['\"]cuda(:\d+)?['\"]|f['\"]cuda:\{")
 
 
 def first_use(module: Module, setting: Setting) -> Site | None:
-    """The first call that certainly puts something on the device before a variable is set.
+    """The first call that certainly uses the device before a variable is set.
 
     Above it in its own function, or, for a function, at the top of the module.
     """
@@ -127,7 +132,9 @@ def guarded(module: Module, node: ast.AST) -> bool:
 
 
 def uses_device(module: Module, site: Site, depth: int) -> bool:
-    """Whether a call certainly allocates on the device, itself or in a function of this file."""
+    """Whether a call certainly initialises the device, itself or in a function of this file."""
+    if INITIALISES.fullmatch(site.qualified):
+        return True
     if site.method == "cuda" and site.receiver is not None and not site.qualified:
         return True
     if site.method == "to" and site.receiver is not None:
