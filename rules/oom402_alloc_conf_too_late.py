@@ -116,8 +116,9 @@ def remedy(module: Module, setting: Setting, before: ast.stmt) -> Fix | None:
         before = holder
     if setting.statement not in body or before not in body:
         return None
-    if not isinstance(setting.value, ast.Constant) or not reaches(module, before):
-        return None
+    names = {n.id for n in ast.walk(setting.statement) if isinstance(n, ast.Name)}
+    if not names <= {"os", "environ", "putenv"} or not reaches(module, before):
+        return None  # what the value is computed from may not be there yet
     try:
         lines = edits.lines_of(module, setting.statement)
         changes = [

@@ -59,7 +59,7 @@ class LaunchBlockingLeftOn(Rule):
     severity = Severity.WARNING
     tokens = (("environ", "putenv"),)
     texts = ("CUDA_LAUNCH_BLOCKING",)
-    claims = (Claim.WAITS_FALL, Claim.STEP_FASTER)
+    claims = (Claim.WAITS_FALL,)
 
     def check(self, model: Model) -> Iterator[Finding]:
         module = model.module
