@@ -64,6 +64,8 @@ class Claim(Enum):
     SCALER_AT_REST = "the gradient is the same without the work of a gradient scaler"
     GRADIENTS_SURVIVE = "fewer elements of the gradient are zero"
     FEWER_TRAIN = "fewer parameters are trained"
+    REDUCTIONS_FALL = "gradients are averaged over the ranks less often"
+    RANKS_AGREE = "a step sees no gradient that was not averaged over the ranks"
     GRADIENTS_ARRIVE = "more parameters get a gradient"
     STEP_FASTER = "a step takes less time"
     ERROR_GONE = "the error is gone"

@@ -26,6 +26,7 @@ from oomlint.verify.precision import (
     warning_gone,
 )
 from oomlint.verify.record import Run, Step
+from oomlint.verify.reductions import ranks_agree, reductions_fall
 from oomlint.verify.schedule import schedule_from_start, schedule_per_step, windows_equal
 from oomlint.verify.series import (
     BOUND_SHARE,
@@ -340,6 +341,8 @@ JUDGES: dict[Claim, Callable[[Run, Run], Verdict]] = {
     Claim.PEAK_FALLS: peak_falls,
     Claim.STEP_FASTER: step_faster,
     Claim.FEWER_TRAIN: per_optimizer(fewer_train),
+    Claim.REDUCTIONS_FALL: per_optimizer(reductions_fall),
+    Claim.RANKS_AGREE: per_optimizer(ranks_agree),
     Claim.GRADIENTS_ARRIVE: per_optimizer(gradients_arrive),
     Claim.GROWTH_STOPS: growth_stops,
     Claim.NODES_STOP: nodes_stop,

@@ -65,6 +65,8 @@ class Step:
     aliases: int = 0  # other live tensors in the memory of the optimizer's parameters
     scaler_calls: int = 0  # that scale a loss or unscale gradients, since the last attempt
     zero_share: float | None = None  # of the elements of the gradient
+    reductions: int = 0  # buckets of gradients that data-parallel models averaged over the ranks
+    unreduced: int = 0  # of `held`, backward passes that no such average holds
     advances: int = 0  # of the learning-rate schedule since the optimizer's last attempt
 
 

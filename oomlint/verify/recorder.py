@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
@@ -29,6 +30,7 @@ from oomlint.verify.host import worker_bytes
 from oomlint.verify.meters import Meter, live_nodes
 from oomlint.verify.modes import aliases, evaluating, models_of
 from oomlint.verify.record import ITERATION, OPTIMIZER, Step
+from oomlint.verify.reductions import Reductions
 
 
 class Recorder:
@@ -67,6 +69,7 @@ class Recorder:
         # Up to the start of the step.
         self.allocations, self.waits, self.copies = 0, 0, 0
         self.workers = 0
+        self.reductions = Reductions()
 
     # -- installation
 
@@ -84,6 +87,8 @@ class Recorder:
                 self.wrap(scheduler, "step", self.around_advance)
         loading: Any = torch.utils.data.dataloader
         self.wrap(loading._MultiProcessingDataLoaderIter, "__init__", self.around_workers)
+        self.wrap(DistributedDataParallel, "forward", self.around_parallel_forward)
+        self.wrap(DistributedDataParallel, "register_comm_hook", self.around_reduction_hook)
         for module in (torch.nn.utils, torch.nn.utils.clip_grad):
             self.wrap(module, "clip_grad_norm_", self.around_clip_norm)
             self.wrap(module, "clip_grad_value_", self.around_clip_value)
@@ -204,6 +209,8 @@ class Recorder:
             "aliases": aliases(follower.parameters()),
             "advances": follower.advances,
             "zero_share": zero_share(follower.parameters()),
+            "reductions": self.reductions.taken(),
+            "unreduced": min(self.reductions.unreduced, follower.held),
         }
 
     def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -292,7 +299,8 @@ class Recorder:
         self.scaled = False
         if self.depth:
             self.training = True
-        result = original(tensors, *args, **kwargs)
+        with self.reductions.passing():
+            result = original(tensors, *args, **kwargs)
         with self.meter.paused(), torch.no_grad():
             for follower in self.alive():
                 if not follower.empty():
@@ -302,6 +310,13 @@ class Recorder:
                     if self.scaled:
                         follower.scale_left = self.scale
         return result
+
+    def around_parallel_forward(self, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+        self.reductions.watch(model)
+        return original(model, *args, **kwargs)
+
+    def around_reduction_hook(self, original: Any, model: Any, state: object, hook: Any) -> None:
+        original(model, state, self.reductions.counting(hook))
 
     def alive(self) -> Iterator[Follower]:
         return (f for f in list(self.followers.values()) if f.optimizer() is not None)
