@@ -107,7 +107,7 @@ def gradients_off(model: Model, update: Update, function: Function | None) -> bo
         return True
     if callers.is_off(model.project, module, node, 3):
         return True
-    return callers.any_without_grad(model.project, function)
+    return callers.any_without_grad(model.project, function, named=True)
 
 
 def encloses_training(function: Function) -> bool:

@@ -13,13 +13,20 @@ from oomlint.analysis.project import Project
 MAX_FILES = 60
 
 
-def call_sites(scope: Project, function: Function) -> Iterator[tuple[Module, ast.AST]]:
-    """Calls and references of a function in other files of the project, as far as names tell."""
+def call_sites(
+    scope: Project, function: Function, named: bool = False
+) -> Iterator[tuple[Module, ast.AST]]:
+    """Calls and references of a function in other files of the project, as far as names tell.
+
+    With `named`, only files count that name a method's class or its file: for methods that are
+    called like those of many other classes.
+    """
     scope.asked_callers = True
     name = function.name.encode()
     word = re.compile(rb"\b" + name + rb"\b")
     stem = function.module.path.stem.encode()
-    owner = function.owner.name.encode() if function.owner else b""
+    imports = re.compile(rb"\bimport\b.*\b" + stem + rb"\b|\bfrom\b.*\b" + stem + rb"\s+import\b")
+    owner = re.compile(rb"\b" + (function.owner.name.encode() if function.owner else b"") + rb"\b")
     read = 0
     for path, data in project.project_texts(scope.root).items():
         # Most files do not mention it at all, which is told much faster than a whole word.
@@ -27,8 +34,9 @@ def call_sites(scope: Project, function: Function) -> Iterator[tuple[Module, ast
             continue
         if function.owner is None and stem not in data and b"import *" not in data:
             continue
-        if function.owner is not None and owner not in data and b"." + name + b"(" not in data:
-            continue
+        if function.owner is not None and not owner.search(data):
+            if (named and not imports.search(data)) or b"." + name + b"(" not in data:
+                continue
         if not word.search(data):
             continue
         read += 1
@@ -82,9 +90,11 @@ def all_without_grad(scope: Project, function: Function) -> bool | None:
     return True if found else None
 
 
-def any_without_grad(scope: Project, function: Function) -> bool:
+def any_without_grad(scope: Project, function: Function, named: bool = False) -> bool:
     """Whether some caller in the project has gradients off."""
-    return any(is_off(scope, module, node, 3) for module, node in call_sites(scope, function))
+    return any(
+        is_off(scope, module, node, 3) for module, node in call_sites(scope, function, named)
+    )
 
 
 def is_off(scope: Project, module: Module, node: ast.AST, depth: int) -> bool:

@@ -239,7 +239,7 @@ def frozen_elsewhere(model: Model, world: World, event: Event) -> bool:
     if function is None or function.parent is not None or not isinstance(event.subject, Unknown):
         return False
     asked = constructor(function.owner) or function
-    return any(freezes(module) for module, _ in callers.call_sites(model.project, asked))
+    return any(freezes(module) for module, _ in callers.call_sites(model.project, asked, True))
 
 
 def freezes(module: Module) -> bool:
