@@ -1,0 +1,205 @@
+"""Where the host waits for the device: numbers that are read, tensors that are brought back."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from oomlint.analysis import cadence, knowledge, placement, sites
+from oomlint.analysis.knowledge import Role
+from oomlint.analysis.modules import Function, Module, written
+from oomlint.analysis.placement import Place
+
+# A step that reads one or two numbers is everyday logging.
+MANY = 3
+READING = frozenset("item tolist cpu numpy".split())
+# Methods of a tensor whose result the host has without waiting.
+KNOWN = frozenset(
+    "size dim numel nelement shape dtype device stride is_contiguous get_device".split()
+)
+TENSOR_MODULES = re.compile(
+    r"torch(\.nn\.functional|\.special|\.linalg|\.autograd)?\.(?!no_grad|save|load|device|set_|is_|get_"
+    r"|manual_seed|compile|Generator|Size|cuda|utils|backends|amp|inference_mode|from_numpy|cpu)[a-z]\w*"
+)
+ON_DEVICE = re.compile(r"\.cuda\(|device|lightning|accelerat", re.IGNORECASE)
+TRIVIAL = re.compile(r"range\([0-3]\)|\(.*\)|\[.*\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """The waits of one place that runs once a step, or many times in one step (`nested`)."""
+
+    nodes: tuple[ast.expr, ...]
+    nested: bool
+
+
+def hot(module: Module) -> Iterator[Waits]:
+    """Steps that wait at least three times, and loops inside of a step that wait in each pass."""
+    groups: dict[ast.AST, list[ast.expr]] = defaultdict(list)
+    scopes: dict[ast.AST, Function | None] = {}
+    for node, function in waits(module):
+        if not cadence.is_unconditional(module, node):
+            continue
+        around = sites.loops_around(module, node)
+        key = around[0] if around else function.node if function is not None else None
+        if key is not None:
+            groups[key].append(node)
+            scopes[key] = function
+    for place, nodes in groups.items():
+        function = scopes[place]
+        if isinstance(place, sites.LOOPS):
+            if len(nodes) >= MANY and trains(module, place, function):
+                yield Waits(tuple(nodes), False)
+            elif is_inside_a_step(module, place, function):
+                yield Waits(tuple(nodes), True)
+        elif function is not None and len(nodes) >= MANY and updates(module, place, function):
+            if cadence.once_a_step(module, function.node.body[0], function):
+                yield Waits(tuple(nodes), False)
+
+
+def trains(module: Module, loop: cadence.Loop, function: Function | None) -> bool:
+    return cadence.is_step_loop(module, loop, function) and updates(module, loop, function)
+
+
+def updates(module: Module, place: ast.AST, function: Function | None) -> bool:
+    return any(
+        cadence.is_work(module, site, False)
+        for site in cadence.own_sites(module, getattr(place, "body", []), function)
+    )
+
+
+def is_inside_a_step(module: Module, loop: cadence.Loop, function: Function | None) -> bool:
+    """Whether a loop runs over something inside of a step's work."""
+    if isinstance(loop, ast.For | ast.AsyncFor) and TRIVIAL.fullmatch(written(loop.iter)):
+        return False
+    if not isinstance(loop, ast.For) or cadence.is_step_loop(module, loop, function):
+        return False
+    if cadence.BATCHES.search(written(loop.iter)) or not cadence.is_unconditional(module, loop):
+        return False
+    if updates(module, loop, function):
+        return False  # its passes are micro-batches or tasks, much work each
+    outer = sites.loops_around(module, loop)
+    return bool(outer) and trains(module, outer[0], function)
+
+
+def waits(module: Module) -> Iterator[tuple[ast.expr, Function | None]]:
+    """Every expression at which the host waits for a tensor that the device computes."""
+    known: dict[Function | None, set[str]] = {}
+
+    def tensors(function: Function | None) -> set[str]:
+        if function not in known:
+            known[function] = tensors_of(module, function)
+        return known[function]
+
+    for site in sites.called(module, "item", "tolist", "cpu", "to", "float", "print"):
+        function = site.function
+        if site.receiver is None:
+            given = site.node.args
+            reads = site.qualified == "float" and len(given) == 1
+            if reads or site.qualified == "print":
+                if any(is_tensor(module, part, function, tensors(function)) for part in given):
+                    yield site.node, function
+        elif site.method == "to":
+            if placement.destination(module, site) is Place.HOST:
+                if is_tensor(module, site.receiver, function, tensors(function)):
+                    yield site.node, function
+        elif site.method != "float" and is_tensor(
+            module, site.receiver, function, tensors(function)
+        ):
+            yield site.node, function
+    for function in list(known):
+        scope = module.tree if function is None else function.node
+        for part in sites.own_nodes(scope):
+            if isinstance(part, ast.If | ast.IfExp | ast.Assert):
+                if decides(module, part.test, function, tensors(function)):
+                    yield part.test, function
+
+
+def decides(module: Module, test: ast.expr, function: Function | None, tensors: set[str]) -> bool:
+    """Whether the truth of a tensor decides: `if loss > limit`, `if not torch.isfinite(loss)`."""
+    if isinstance(test, ast.BoolOp):
+        return any(decides(module, part, function, tensors) for part in test.values)
+    if isinstance(test, ast.UnaryOp):
+        return decides(module, test.operand, function, tensors)
+    return isinstance(test, ast.Compare | ast.Call) and is_tensor(module, test, function, tensors)
+
+
+def tensors_of(module: Module, function: Function | None) -> set[str]:
+    """Names of a scope that hold what the device computes, by what made and what used them."""
+    scope = module.tree if function is None else function.node
+    nodes = list(sites.own_nodes(scope))
+    found = {
+        written(node.func.value)
+        for node in nodes
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "backward"
+        and isinstance(node.func.value, ast.Name)
+    }
+    assigns = [node for node in nodes if isinstance(node, ast.Assign | ast.AugAssign)]
+    loops = [node for node in nodes if isinstance(node, ast.For | ast.comprehension)]
+    for _ in range(4):
+        before = len(found)
+        for loop in loops:
+            if is_tensor(module, loop.iter, function, found):
+                found.update(n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name))
+        for node in assigns:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = [n for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)]
+            if is_tensor(module, node.value, function, found):
+                found.update(name.id for name in names if isinstance(name.ctx, ast.Store))
+            elif any(name.id in found for name in names):
+                found.update(summands(node.value))
+        if len(found) == before:
+            break
+    return found
+
+
+def summands(node: ast.expr) -> Iterator[str]:
+    """What a loss is a sum of."""
+    if isinstance(node, ast.BinOp):
+        yield from summands(node.left)
+        yield from summands(node.right)
+    elif isinstance(node, ast.Name) and knowledge.LOSS_NAME.search(node.id):
+        yield node.id
+
+
+def is_tensor(module: Module, node: ast.expr, function: Function | None, tensors: set[str]) -> bool:
+    if isinstance(node, ast.Name):
+        return node.id in tensors
+    if isinstance(node, ast.Subscript | ast.Starred):
+        return is_tensor(module, node.value, function, tensors)
+    if isinstance(node, ast.Attribute):
+        return node.attr not in KNOWN and is_tensor(module, node.value, function, tensors)
+    if isinstance(node, ast.BinOp):
+        return any(is_tensor(module, p, function, tensors) for p in (node.left, node.right))
+    if isinstance(node, ast.UnaryOp):
+        return is_tensor(module, node.operand, function, tensors)
+    if isinstance(node, ast.Compare):
+        plain = not any(isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn) for op in node.ops)
+        return plain and is_tensor(module, node.left, function, tensors)
+    if not isinstance(node, ast.Call):
+        return False
+    called = sites.qualified_name(module, node.func, function)
+    if TENSOR_MODULES.fullmatch(called):
+        return on_device(module, node, function, tensors)
+    if isinstance(node.func, ast.Attribute):
+        if node.func.attr in READING | KNOWN:
+            return False
+        if is_tensor(module, node.func.value, function, tensors):
+            return True
+        if node.func.attr in ("to", "cuda"):
+            site = sites.site_of(module, node, function)
+            return placement.destination(module, site) in (Place.DEVICE, Place.OPEN)
+    role = knowledge.role_of_name(written(node.func)) if called == "" else None
+    return role in (Role.MODEL, Role.CRITERION)
+
+
+def on_device(module: Module, call: ast.Call, function: Function | None, tensors: set[str]) -> bool:
+    """Whether a function of torch is given what the device computes, or makes it there."""
+    if any(k.arg == "device" for k in call.keywords):
+        return True
+    return any(is_tensor(module, part, function, tensors) for part in call.args)
