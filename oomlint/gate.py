@@ -113,3 +113,17 @@ class Said:
         found = self.gate.words[place] in self.data
         (self.present if found else self.absent).add(place)
         return found
+
+
+def missing_words(rule: type[Rule], data: bytes) -> tuple[tuple[str, ...], ...]:
+    """The groups of which a file holds no word, so that this rule is not asked about it.
+
+    A group that stands only in comments and strings is missing; an empty one stands for a pattern.
+    """
+    if rule in Gate((rule,)).open_rules(data):
+        return ()
+    code = TEXTS.sub(b'""', data)
+    missing = [group for group in rule.tokens if not any(w.encode() in code for w in group)]
+    if rule.texts and not any(word.encode() in data for word in rule.texts):
+        missing.append(rule.texts)
+    return tuple(missing) or ((),)
