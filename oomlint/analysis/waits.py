@@ -24,7 +24,9 @@ TENSOR_MODULES = re.compile(
     r"torch(\.nn\.functional|\.special|\.linalg|\.autograd)?\.(?!no_grad|save|load|device|set_|is_|get_"
     r"|manual_seed|compile|Generator|Size|cuda|utils|backends|amp|inference_mode|from_numpy|cpu)[a-z]\w*"
 )
-ON_DEVICE = re.compile(r"\.cuda\(|device|lightning|accelerat", re.IGNORECASE)
+ON_DEVICE = re.compile(
+    r"\.cuda\(|\.to\([^)\n]*(device|cuda|gpu)|\bdevice\s*=|import.*(lightning|accelerate)", re.I
+)
 TRIVIAL = re.compile(r"range\([0-3]\)|\(.*\)|\[.*\]")
 
 
