@@ -138,7 +138,8 @@ def collating(loader: Loader) -> Iterator[Function]:
         given = given.args[0]
     if given is None:
         return
-    site = Site(ast.Call(given, [], []), "", last_name(given), None, loader.site.function)
+    call = ast.Call(given, [], [])
+    site = Site(loader.module, call, last_name(given), None, loader.site.function)
     found = cadence.local_function(loader.module, site)
     if found is not None:
         yield found

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from oomlint.analysis.nodes import Index
 from oomlint.source import Source
 
 IDENTIFIER = re.compile(r"[^\W\d]\w*")
@@ -161,13 +162,14 @@ class Module:
         return self.classes.get(name)
 
     @cached_property
+    def index(self) -> Index:
+        """All nodes of the file, for rules that ask for more than definitions."""
+        return Index(self.tree, self.by_node)
+
+    @property
     def parents(self) -> dict[ast.AST, ast.AST]:
-        """Child to parent, for files that need it (fixes, regions)."""
-        table: dict[ast.AST, ast.AST] = {}
-        for node in ast.walk(self.tree):
-            for child in ast.iter_child_nodes(node):
-                table[child] = node
-        return table
+        """Child to parent."""
+        return self.index.parents
 
     def statement_of(self, node: ast.AST) -> ast.stmt:
         while not isinstance(node, ast.stmt):
@@ -176,8 +178,9 @@ class Module:
 
     def enclosing(self, node: ast.AST) -> Iterator[ast.AST]:
         """The parents of a node, innermost first."""
-        while node in self.parents:
-            node = self.parents[node]
+        parents = self.parents
+        while node in parents:
+            node = parents[node]
             yield node
 
     def function_of(self, node: ast.AST) -> Function | None:

@@ -9,34 +9,44 @@ from __future__ import annotations
 
 import ast
 import re
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from oomlint.analysis import classes, knowledge
 from oomlint.analysis.knowledge import Evidence, Role
 from oomlint.analysis.modules import Class, Function, Module, written
 from oomlint.analysis.names import BUILTINS
+from oomlint.analysis.nodes import LEAVES, Index, children
 from oomlint.analysis.state import World
 
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 MAX_ALIASES = 5
+# A name that is neither called nor imported.
+ELSEWISE = r"^(?![ \t]*(?:from|import)\b).*\b{}\b(?!\s*\()"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Site:
-    """One call: `qualified` is `torch.cuda.empty_cache`, empty where the receiver is an object.
+    """One call: `method` is the last name of what is called, whatever it is called on.
 
-    `method` is the last name of what is called, whatever it is called on; `receiver` is what it is
-    called on, None for a plain name.
+    `receiver` is what it is called on, None for a plain name.
     """
 
+    module: Module
     node: ast.Call
-    qualified: str
     method: str
     receiver: ast.expr | None
     function: Function | None
+
+    @cached_property
+    def qualified(self) -> str:
+        """`torch.cuda.empty_cache`, empty where the receiver is an object.
+
+        Only a plain name may be another one than `method`: ask that first, it costs nothing.
+        """
+        return qualified_name(self.module, self.node.func, self.function)
 
     def argument(self, position: int, keyword: str) -> ast.expr | None:
         """What a parameter is given, by position or by name; None where it is not given."""
@@ -59,53 +69,55 @@ class Site:
 
 
 def sites(module: Module) -> tuple[Site, ...]:
-    """Every call of a file in source order, computed once."""
+    """Every call of a file in source order, computed once; most rules want those `called` so."""
     known: tuple[Site, ...] | None = module.__dict__.get("sites")
     if known is None:
-        known = module.__dict__["sites"] = tuple(found_in(module, module.tree, None))
+        calls = module.index.calls
+        known = tuple(site_of(module, node, function) for node, function in calls)
+        module.__dict__["sites"] = known
     return known
 
 
 def found_in(module: Module, node: ast.AST, function: Function | None) -> Iterator[Site]:
-    for child in ast.iter_child_nodes(node):
-        inner = module.by_node.get(child, function)
+    """The calls below a node, which is in a function, in source order."""
+    pending = [(child, function) for child in reversed(children(node))]
+    while pending:
+        child, function = pending.pop()
         if isinstance(child, ast.Call):
             yield site_of(module, child, function)
-        yield from found_in(module, child, inner)
+        inner = module.by_node.get(child, function)
+        if type(child) not in LEAVES:
+            pending += [(below, inner) for below in reversed(children(child))]
 
 
 def called(module: Module, *names: str) -> Iterator[Site]:
-    """The calls of methods and functions with these last names, in source order.
+    """The calls of methods and functions with these last names, in source order."""
+    text = module.source.text
+    written_here = [name for name in names if name in text]
+    if written_here:
+        for _, node, function in module.index.calls_of(*written_here):
+            yield site_of(module, node, function)
 
-    Only statements on whose rows a name is written are walked: much faster than all `sites`.
+
+def named(module: Module, *names: str) -> Iterator[Site]:
+    """The calls whose qualified name may end with one of these, in source order.
+
+    What is imported or assigned under another name is among them.
     """
-    source = module.source
-    pattern = re.compile(r"\b(?:" + "|".join(names) + r")\s*\(")
-    rows = [source.position(match.start())[0] for match in pattern.finditer(source.text)]
-    if rows:
-        yield from called_in(module, module.tree.body, None, frozenset(names), rows)
+    text = module.source.text
+    written_here = [name for name in names if name in text]
+    if not written_here:
+        return
+    others = [local for local, name in module.imports.items() if last(name) in written_here]
+    if any(re.search(ELSEWISE.format(name), text, re.MULTILINE) for name in written_here):
+        # It may be bound to a name: any plain name may mean it.
+        yield from (s for s in sites(module) if s.receiver is None or s.method in written_here)
+        return
+    yield from called(module, *written_here, *others)
 
 
-def called_in(
-    module: Module,
-    body: Sequence[ast.AST],
-    function: Function | None,
-    names: frozenset[str],
-    rows: list[int],
-) -> Iterator[Site]:
-    for node in body:
-        if isinstance(node, ast.stmt):
-            decorators: list[ast.expr] = getattr(node, "decorator_list", [])
-            first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
-            place = bisect_left(rows, first)
-            if place == len(rows) or rows[place] > (node.end_lineno or node.lineno):
-                continue
-        elif isinstance(node, ast.Call):
-            written_name = getattr(node.func, "attr", None) or getattr(node.func, "id", None)
-            if written_name in names:
-                yield site_of(module, node, function)
-        inner = module.by_node.get(node, function) if isinstance(node, ast.stmt) else function
-        yield from called_in(module, tuple(ast.iter_child_nodes(node)), inner, names, rows)
+def last(name: str) -> str:
+    return name.rpartition(".")[2]
 
 
 def site_of(module: Module, node: ast.Call, function: Function | None) -> Site:
@@ -114,7 +126,7 @@ def site_of(module: Module, node: ast.Call, function: Function | None) -> Site:
     method = called.attr if isinstance(called, ast.Attribute) else ""
     if isinstance(called, ast.Name):
         method = called.id
-    return Site(node, qualified_name(module, called, function), method, receiver, function)
+    return Site(module, node, method, receiver, function)
 
 
 def qualified_name(
@@ -174,7 +186,7 @@ def read_bindings(function: Function) -> dict[str, list[ast.expr | None]]:
         if rest is not None:
             found.setdefault(rest.arg, []).append(None)
     outer: set[str] = set()
-    for node in own_nodes(function.node):
+    for node in binding_in(function):
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 bind(found, target, node.value)
@@ -189,6 +201,15 @@ def read_bindings(function: Function) -> dict[str, list[ast.expr | None]]:
         elif isinstance(node, ast.Global | ast.Nonlocal):
             outer.update(node.names)
     return {name: values for name, values in found.items() if name not in outer}
+
+
+def binding_in(function: Function) -> list[ast.AST]:
+    """What may bind names in a function's own body."""
+    known = function.module.index.binding.get(function.node)
+    if known is None:
+        # It was parsed for itself.
+        known = Index(function.node, {}).binding[function.node]
+    return known
 
 
 def bind(found: dict[str, list[ast.expr | None]], target: ast.expr, value: ast.expr | None) -> None:
@@ -206,11 +227,14 @@ def bind(found: dict[str, list[ast.expr | None]], target: ast.expr, value: ast.e
 
 def own_nodes(function: ast.AST) -> Iterator[ast.AST]:
     """The nodes of a function's body, in source order, without those of nested definitions."""
-    for child in ast.iter_child_nodes(function):
-        if isinstance(child, SCOPES):
-            continue
-        yield child
-        yield from own_nodes(child)
+    pending = children(function)[::-1]
+    while pending:
+        node = pending.pop()
+        if type(node) in LEAVES:
+            yield node
+        elif not isinstance(node, SCOPES):
+            yield node
+            pending += children(node)[::-1]
 
 
 def values_of(
