@@ -95,6 +95,8 @@ class Bench:
         from oomlint.verify.compare import compare
         from oomlint.verify.record import UNUSABLE
 
+        if Claim.WORKER_BYTES_FALL in claims:
+            region = None  # the finding is in a dataset, whatever the steps are
         # An error ends steps and iterations alike: what else is claimed decides.
         others = [claim for claim in claims if claim is not Claim.ERROR_GONE] or claims
         iterations = bool(ANY_LOOP.intersection(others))

@@ -65,7 +65,7 @@ ANY_LOOP = frozenset(
     }
 )
 # These show in whatever the script trains, also where workers alone run the code of a finding.
-ANYWHERE = frozenset({Claim.ERROR_GONE, Claim.WORKER_BYTES_FALL})
+ANYWHERE = frozenset({Claim.ERROR_GONE})
 
 
 def strongest(verdicts: list[Verdict]) -> Verdict | None:
