@@ -81,7 +81,7 @@ class IneffectiveMemoryCall(Rule):
                 yield finding(model, self, site.node, message, removal(module, [statement]))
             elif allocator.is_flush(site) and site.function not in told:
                 flushes = after_each_del(module, site)
-                if not flushes or site.function is None:
+                if not flushes or statement is not flushes[0] or site.function is None:
                     continue
                 told.add(site.function)
                 message = (
