@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from oomlint.analysis import cadence, knowledge, loaders, placement, sites
+from oomlint.analysis import cadence, knowledge, placement, sites
 from oomlint.analysis.cadence import Loop
+from oomlint.analysis.memoised import is_memoised
 from oomlint.analysis.modules import Class, Function, Module, written
 from oomlint.analysis.placement import Place
 from oomlint.analysis.sites import Site
@@ -28,6 +29,8 @@ NO_TENSOR = re.compile(
     re.IGNORECASE,
 )
 
+# Functions that are read for one forward.
+MAX_FUNCTIONS = 20
 MOVES_SELF = re.compile(r"\w\.\w+\.(to|cuda)\(")
 
 
@@ -182,9 +185,8 @@ def in_forwards(module: Module) -> Iterator[Attribute]:
     reached: dict[Function, Class] = {}
     for cls in module.class_by_node.values():
         if "forward" in cls.methods and MOVES_SELF.search(code(cls)):
-            for function in loaders.run_by_workers(module, cls.methods["forward"]):
-                if not any("cache" in written(d) for d in function.decorators):
-                    reached.setdefault(function, cls)
+            for function in run_in_every(module, cls.methods["forward"]):
+                reached.setdefault(function, cls)
     if not reached:
         return
     for site in moves(module):
@@ -198,6 +200,19 @@ def in_forwards(module: Module) -> Iterator[Attribute]:
             made, constructor = values[0]
             if is_host_tensor(module, made, constructor):
                 yield Attribute(site, owner, made, constructor)
+
+
+def run_in_every(module: Module, forward: Function) -> list[Function]:
+    """A forward and what it calls, without what only a memoised function calls."""
+    found = [] if is_memoised(forward) else [forward]
+    for function in found:
+        for site in sites.found_in(module, function.node, function):
+            called = cadence.local_function(module, site)
+            if called is None or called in found or len(found) >= MAX_FUNCTIONS:
+                continue
+            if not is_memoised(called):
+                found.append(called)
+    return found
 
 
 def code(cls: Class) -> str:
