@@ -117,10 +117,10 @@ def retry(module: Module, arm: Arm) -> Site | None:
         name = written(site.node.func)
         if TRIVIAL.search(name) or (site.qualified and not is_own(module, site)):
             continue
-        if is_self_call(site) or site.method == "backward":
-            return site
-        if name in tried and is_heavy(module, site):
-            return site
+        again = is_self_call(site) or site.method == "backward"
+        if again or (name in tried and is_heavy(module, site)):
+            if not handling.runs_on_host(module, arm, site):
+                return site
     return None
 
 

@@ -7,8 +7,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from oomlint.analysis import sites
+from oomlint.analysis import cadence, placement, sites
 from oomlint.analysis.modules import Function, Module, written
+from oomlint.analysis.placement import Place
+from oomlint.analysis.sites import Site
 
 WORDS = (
     "out of memory",
@@ -162,3 +164,64 @@ def assigned(handler: ast.ExceptHandler, name: str) -> bool | None:
 def leaves(body: list[ast.stmt]) -> bool:
     """Whether a block certainly leaves the function or the iteration."""
     return isinstance(body[-1], ast.Raise | ast.Return | ast.Continue | ast.Break)
+
+
+def runs_on_host(module: Module, arm: Arm, again: Site) -> bool:
+    """Whether a second attempt is given what the handler moved to the host: it needs no device."""
+    given = [*again.node.args, *(keyword.value for keyword in again.node.keywords)]
+    if again.receiver is not None:
+        given.append(again.receiver)
+    places = {written(node): host for node, host in moved(module, arm, again)}
+    for node in given:
+        direct = isinstance(node, ast.Call) and goes_to_host(
+            module, sites.site_of(module, node, arm.function)
+        )
+        if direct or places.get(written(node)) or names_host(module, node, again):
+            return not moves_on(module, again)
+    return places.get(written(again.node.func), False) and not moves_on(module, again)
+
+
+def moved(module: Module, arm: Arm, again: Site) -> Iterator[tuple[ast.expr, bool]]:
+    """What the handler moves before a call, in source order, and whether it goes to the host."""
+    for statement in arm.handler.body:
+        for node in (statement, *sites.own_nodes(statement)):
+            if not isinstance(node, ast.Call) or node.lineno >= again.node.lineno:
+                continue
+            site = sites.site_of(module, node, arm.function)
+            host = goes_to_host(module, site)
+            if not host and placement.destination(module, site) is None:
+                continue
+            if site.receiver is not None:
+                yield from ((goal, host) for goal in (site.receiver, *bound_to(module, node)))
+
+
+def bound_to(module: Module, node: ast.Call) -> list[ast.expr]:
+    statement = module.statement_of(node)
+    if not isinstance(statement, ast.Assign):
+        return []
+    goals: list[ast.expr] = []
+    for target in statement.targets:
+        goals += target.elts if isinstance(target, ast.Tuple) else [target]
+    if isinstance(statement.value, ast.Tuple) and node in statement.value.elts:
+        return [goals[statement.value.elts.index(node)]] if len(goals) > 1 else goals
+    return goals
+
+
+def goes_to_host(module: Module, site: Site) -> bool:
+    return site.receiver is not None and (
+        site.method == "cpu" or placement.destination(module, site) is Place.HOST
+    )
+
+
+def names_host(module: Module, node: ast.expr, again: Site) -> bool:
+    """`device="cpu"`: the second attempt is told to run on the host."""
+    return placement.place(module, node, again.function) is Place.HOST
+
+
+def moves_on(module: Module, again: Site) -> bool:
+    """Whether what is called again moves its arguments to the device itself."""
+    called = cadence.local_function(module, again)
+    return called is not None and any(
+        placement.destination(module, site) in (Place.DEVICE, Place.OPEN)
+        for site in sites.found_in(module, called.node, called)
+    )
