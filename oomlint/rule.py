@@ -76,6 +76,7 @@ class Claim(Enum):
     COPIES_FALL = "fewer tensors are copied from the host to the device"
     FEWER_WORKERS = "data loaders start fewer worker processes"
     WORKER_BYTES_FALL = "worker processes hold fewer bytes of their own"
+    RUNS_AGREE = "two runs from different states of the random generators agree"
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,16 @@ OTHER = ended(RAISED, "raises RuntimeError: another", "RuntimeError", count=1, r
 FOREIGN = ended(RAISED, "needs the package timm", "ModuleNotFoundError")
 
 # claim, before, after; the verdict there and with the two swapped
+DRAWN = replace(run(), other=run(loss=3.0).steps)
+SEEDED = replace(run(), other=run().steps)
+SHORTER = replace(run(), other=run(4).steps)
+
 CASES = {
+    "a seed is set": (Claim.RUNS_AGREE, DRAWN, SEEDED, CONFIRMED, REFUTED),
+    "runs of another length": (Claim.RUNS_AGREE, SHORTER, SEEDED, CONFIRMED, REFUTED),
+    "runs that agree anyway": (Claim.RUNS_AGREE, SEEDED, SEEDED, NO_EFFECT, NO_EFFECT),
+    "runs that differ all the same": (Claim.RUNS_AGREE, DRAWN, DRAWN, NO_EFFECT, NO_EFFECT),
+    "one run only": (Claim.RUNS_AGREE, run(), SEEDED, NOT_MEASURED, NOT_MEASURED),
     "copies are hoisted": (Claim.COPIES_FALL, run(copies=3), run(copies=2), CONFIRMED, REFUTED),
     "copies of the first step only": (
         Claim.COPIES_FALL,

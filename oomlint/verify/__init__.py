@@ -64,12 +64,15 @@ class Bench:
     limits: Limits
     quiet_stdout: bool = False
     watch: Callable[[str], None] | None = None
-    done: dict[tuple[str, Region | None, bool], Run] = field(default_factory=dict)
+    done: dict[tuple[str, Region | None, bool, int], Run] = field(default_factory=dict)
 
-    def run(self, text: str, region: Region | None, iterations: bool, what: str) -> Run:
+    def run(
+        self, text: str, region: Region | None, iterations: bool, what: str, later: int = 0
+    ) -> Run:
+        """Runs a text from the seed that is asked for, or from a later one."""
         from oomlint.verify.runner import run_text
 
-        key = (text, region, iterations)
+        key = (text, region, iterations, later)
         if key not in self.done:
             if self.watch is not None:
                 self.watch(what)
@@ -79,7 +82,7 @@ class Bench:
                     text,
                     self.argv,
                     region,
-                    self.limits,
+                    replace(self.limits, seed=self.limits.seed + later),
                     Path(folder),
                     iterations=iterations,
                     quiet_stdout=self.quiet_stdout,
@@ -95,8 +98,8 @@ class Bench:
         from oomlint.verify.compare import compare
         from oomlint.verify.record import UNUSABLE
 
-        if Claim.WORKER_BYTES_FALL in claims:
-            region = None  # the finding is in a dataset, whatever the steps are
+        if {Claim.WORKER_BYTES_FALL, Claim.RUNS_AGREE}.intersection(claims):
+            region = None  # the finding is in a dataset or a setup, whatever the steps are
         # An error ends steps and iterations alike: what else is claimed decides.
         others = [claim for claim in claims if claim is not Claim.ERROR_GONE] or claims
         iterations = bool(ANY_LOOP.intersection(others))
@@ -105,6 +108,9 @@ class Bench:
             run = self.run(text, region, iterations, f"{what} {when} the fix")
             if run.ending.kind == UNUSABLE:
                 raise OomlintError(run.ending.message)
+            if Claim.RUNS_AGREE in claims:
+                again = self.run(text, region, iterations, f"{what} {when} the fix, again", 1)
+                run = replace(run, other=again.steps)
             runs.append(run)
         if region is not None and ANYWHERE.issuperset(claims) and not any(r.steps for r in runs):
             return self.compare(before, after, claims, None, what)  # only workers run the region

@@ -16,7 +16,7 @@ from oomlint.verify.behaviour import (
     kept_weights_stay,
     trains_in_training_mode,
 )
-from oomlint.verify.loading import copies_fall, fewer_workers, worker_bytes_fall
+from oomlint.verify.loading import copies_fall, fewer_workers, runs_agree, worker_bytes_fall
 from oomlint.verify.memory_claims import bytes_fall, device_allocations_fall, waits_fall
 from oomlint.verify.pace import step_faster
 from oomlint.verify.precision import (
@@ -363,6 +363,7 @@ JUDGES: dict[Claim, Callable[[Run, Run], Verdict]] = {
     Claim.COPIES_FALL: copies_fall,
     Claim.FEWER_WORKERS: fewer_workers,
     Claim.WORKER_BYTES_FALL: worker_bytes_fall,
+    Claim.RUNS_AGREE: runs_agree,
     Claim.SCHEDULE_FROM_START: per_optimizer(schedule_from_start),
     Claim.SCHEDULE_PER_STEP: per_optimizer(schedule_per_step),
     Claim.WINDOWS_EQUAL: per_optimizer(windows_equal),

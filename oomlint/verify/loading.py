@@ -1,16 +1,43 @@
-"""Judges for claims about how data reaches the device: copies, workers and what they hold."""
+"""Judges for claims about how data reaches the device: copies, workers, what they hold, seeds."""
 
 from __future__ import annotations
 
 from statistics import median
 
 from oomlint.rule import Claim
-from oomlint.verify.record import Run
-from oomlint.verify.series import OFF_DEVICE, off_device, size, warm
+from oomlint.verify.record import Run, Step
+from oomlint.verify.series import OFF_DEVICE, differs, off_device, size, warm
 from oomlint.verify.verdict import CONFIRMED, NO_EFFECT, NOT_MEASURED, REFUTED, Verdict
 
 # Pages that interpreters write to for themselves differ from run to run.
 WORKER_SHARE, WORKER_BYTES = 0.25, 4 * 1024**2
+
+# Sums in another order stay far inside of this share; other random numbers do not.
+SAME_SHARE = 1e-4
+
+
+def runs_agree(before: Run, after: Run) -> Verdict:
+    """By the losses and gradients of two runs that began with different random generators."""
+    claim = Claim.RUNS_AGREE
+    if before.other is None or after.other is None:
+        return Verdict(NOT_MEASURED, "the script was run from one seed only", claim)
+    first, last = (differing(run.steps, run.other or ()) for run in (before, after))
+    if (first is None) == (last is None):
+        same = "agree" if last is None else "differ"
+        return Verdict(NO_EFFECT, f"two runs {same} before and after", claim)
+    reason = f"two runs differ from step {first or last} on"
+    if first is None:
+        return Verdict(REFUTED, f"{reason}, only after the fix", claim)
+    return Verdict(CONFIRMED, f"{reason} before, and agree after", claim)
+
+
+def differing(steps: tuple[Step, ...], others: tuple[Step, ...]) -> int | None:
+    """The first step, from 1, at which two runs have another loss or gradient."""
+    for number, (one, other) in enumerate(zip(steps, others, strict=False), 1):
+        for value, again in ((one.loss, other.loss), (one.gradient_norm, other.gradient_norm)):
+            if value is not None and again is not None and differs(value, again, SAME_SHARE):
+                return number
+    return None if len(steps) == len(others) else min(len(steps), len(others)) + 1
 
 
 def copies_fall(before: Run, after: Run) -> Verdict:

@@ -90,6 +90,7 @@ class Run:
     steps: tuple[Step, ...]
     ending: Ending
     warnings: tuple[str, ...] = ()  # that point at the script, once each
+    other: tuple[Step, ...] | None = None  # of a second run, from another seed
 
     @property
     def measured(self) -> bool:
