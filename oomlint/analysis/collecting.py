@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from oomlint.analysis import edits, knowledge, sites
+from oomlint.analysis import chunking, edits, knowledge, sites
 from oomlint.analysis.answers import make_fix, short
 from oomlint.analysis.host_use import NEUTRAL, flat, host_use, is_direct, used_once, uses
 from oomlint.analysis.knowledge import Role
@@ -72,7 +72,11 @@ def lineage(function: Function | None) -> Iterator[Function]:
 def collected(world: World, function: Function | None, nodes: list[ast.AST]) -> Iterator[Collected]:
     module = world.subject
     for node, place, outputs in collecting_lines(module, function, nodes):
-        loops = [loop for loop in sites.loops_around(module, node) if is_over_data(loop)]
+        loops = [
+            loop
+            for loop in sites.loops_around(module, node)
+            if is_over_data(loop) and not chunking.cuts_one_tensor(module, loop, function)
+        ]
         begun = {written(output) for output in outputs}
         if not loops or not begins_before(module, place, loops[-1], function, begun):
             continue
@@ -98,6 +102,8 @@ def comprehended(
             continue
         inner = node.value
         if not DATA.search(written(inner.generators[0].iter)):
+            continue
+        if chunking.cuts_one_tensor(module, inner, function):
             continue
         place, last = written(node.targets[0]), node.end_lineno or node.lineno
         chain = Chain(world, module, function, node, node).is_output(inner.elt)
