@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from oomlint.analysis import Model
+    from oomlint.token_patterns import TokenPattern
 
 REPOSITORY = "https://github.com/oomlint/oomlint"
 
@@ -149,7 +150,7 @@ class Rule:
     # Where there are any, at least one must be in the file; strings and comments count.
     texts: ClassVar[tuple[str, ...]] = ()
     # Where words say too little: what must be found, too, in the code without texts (sound).
-    token_pattern: ClassVar[re.Pattern[bytes] | None] = None
+    token_pattern: ClassVar[TokenPattern | None] = None
     # Any one of these measured on a fix confirms it.
     claims: ClassVar[tuple[Claim, ...]]
     default: ClassVar[bool] = True

@@ -13,6 +13,7 @@ from oomlint.analysis.debugging import is_test
 from oomlint.analysis.modules import Function, Module, written
 from oomlint.analysis.sites import loops_around
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
+from oomlint.token_patterns import AllOf, AnyOf, Lines
 
 
 class EmaBuildsGraph(Rule):
@@ -60,12 +61,21 @@ class EmaBuildsGraph(Rule):
     severity = Severity.WARNING
     tokens = (("parameters(",),)
     # A loop over parameters or a collection of them, and a mix.
-    token_pattern = re.compile(
-        rb"\A(?=[\s\S]*?(?:^[ \t]*for\b[^\n]*(?:parameters\(|zip\s*\(|\(\s*$)"
-        rb"|(?:dict|list|tuple|OrderedDict)\(\s*[^()\n]*parameters\("
-        rb"|[\[{(]\s*\w+(?:\s*:\s*\w+)?\s+for\b|=\s*[\w.\[\]]+\.(?:named_)?parameters\())"
-        rb"(?=[\s\S]*?(?:" + BLEND.encode() + rb"))",
-        re.MULTILINE,
+    token_pattern = AllOf(
+        (
+            AnyOf(
+                (
+                    Lines(
+                        (b"parameters(", b"zip", b"for"),
+                        re.compile(rb"^[ \t]*for\b.*(?:parameters\(|zip\s*\(|\(\s*$)"),
+                    ),
+                    re.compile(rb"=\s*[\w.\[\]]+\.(?:named_)?parameters\("),
+                    re.compile(rb"(?:dict|list|tuple|OrderedDict)\(\s*[^()\n]*parameters\("),
+                    re.compile(rb"[\[{(]\s*\w+(?:\s*:\s*\w+)?\s+for\b"),
+                )
+            ),
+            re.compile(BLEND.encode()),
+        )
     )
     claims = (Claim.NODES_STOP, Claim.GROWTH_STOPS)
 

@@ -11,6 +11,7 @@ from oomlint.analysis import Model, edits, grad_mode
 from oomlint.analysis.answers import finding, make_fix, short
 from oomlint.analysis.modules import Module
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
+from oomlint.token_patterns import Lines
 
 
 class IneffectiveNoGrad(Rule):
@@ -62,10 +63,12 @@ class IneffectiveNoGrad(Rule):
     severity = Severity.WARNING
     tokens = (("no_grad", "inference_mode"),)
     # A statement of its own, or anything but a call: `with torch.no_grad:`, an alias.
-    token_pattern = re.compile(
-        rb"(?:no_grad|inference_mode)\b(?!\s*\()"
-        rb"|(?:^|[;:,])[ \t\f(]*(?:\w+\s*\.\s*)*(?:no_grad|inference_mode)\s*\(",
-        re.MULTILINE,
+    token_pattern = Lines(
+        (b"no_grad", b"inference_mode"),
+        re.compile(
+            rb"(?:no_grad|inference_mode)\b(?!\s*\()"
+            rb"|(?:^|[;:,])[ \t\f(]*(?:\w+\s*\.\s*)*(?:no_grad|inference_mode)\s*\("
+        ),
     )
     claims = (Claim.ERROR_GONE, Claim.PEAK_FALLS, Claim.GROWTH_STOPS)
 

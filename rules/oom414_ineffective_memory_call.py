@@ -11,6 +11,7 @@ from oomlint.analysis.answers import finding, make_fix, short
 from oomlint.analysis.modules import Function, Module
 from oomlint.analysis.sites import Site
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
+from oomlint.token_patterns import AnyOf, Lines
 
 
 class IneffectiveMemoryCall(Rule):
@@ -60,12 +61,25 @@ class IneffectiveMemoryCall(Rule):
         ("torch",),
     )
     # A report that begins a statement, a second flush, or either of them under another name.
-    token_pattern = re.compile(
-        rb"(?m)(?:^|[;:])[ \t]*[\w.]*(?:memory_(?:allocated|reserved|cached|stats|summary|snapshot"
-        rb"|usage)\w*|mem_get_info|(?:current|driver)_allocated_memory|list_gpu_processes)\("
-        rb"|empty_cache\((?s:.*)empty_cache\("
-        rb"|(?:memory_(?:allocated|reserved|cached|stats|summary|snapshot|usage)|mem_get_info"
-        rb"|_allocated_memory|list_gpu_processes|empty_cache)\b(?!\()"
+    token_pattern = AnyOf(
+        (
+            re.compile(rb"empty_cache\((?s:.*)empty_cache\("),
+            Lines(
+                (b"memory_", b"mem_get_info", b"_allocated_memory", b"list_gpu_processes"),
+                re.compile(
+                    rb"(?:^|[;:])[ \t]*[\w.]*(?:memory_(?:allocated|reserved|cached|stats|summary"
+                    rb"|snapshot|usage)\w*|mem_get_info|(?:current|driver)_allocated_memory"
+                    rb"|list_gpu_processes)\("
+                ),
+            ),
+            re.compile(
+                rb"memory_(?:allocated|reserved|cached|stats|summary|snapshot|usage)\b(?!\()"
+            ),
+            re.compile(rb"mem_get_info\b(?!\()"),
+            re.compile(rb"_allocated_memory\b(?!\()"),
+            re.compile(rb"list_gpu_processes\b(?!\()"),
+            re.compile(rb"empty_cache\b(?!\()"),
+        )
     )
     claims = (Claim.DEVICE_ALLOCATIONS_FALL,)
 

@@ -11,6 +11,7 @@ from oomlint.analysis.answers import finding, make_fix, short
 from oomlint.analysis.copies import Attribute, Copy
 from oomlint.analysis.modules import Module, written
 from oomlint.rule import Claim, Edit, Finding, Fix, Rule, Safety, Severity
+from oomlint.token_patterns import Lines
 
 
 class HostCopyEveryIteration(Rule):
@@ -77,7 +78,10 @@ class HostCopyEveryIteration(Rule):
         ("torch",),
     )
     # A training loop, or an attribute that is moved.
-    token_pattern = re.compile(rb"\.backward\(|\w\.\w+\.(?:to|cuda)\(")
+    token_pattern = Lines(
+        (b".backward(", b".to(", b".cuda("),
+        re.compile(rb"\.backward\(|\w\.\w+\.(?:to|cuda)\("),
+    )
     claims = (Claim.COPIES_FALL,)
 
     def check(self, model: Model) -> Iterator[Finding]:
