@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from oomlint.token_patterns import TokenPattern
 
 REPOSITORY = "https://github.com/oomlint/oomlint"
+# Of the codes of oomlint's own rules; third parties choose another.
+PREFIX = "OOM"
 
 FAMILIES = {
     "0": "oomlint's own comments",
@@ -131,12 +133,19 @@ class Finding:
     path: tuple[Waypoint, ...] = ()
 
     @property
-    def url(self) -> str:
+    def url(self) -> str | None:
         return rule_url(self.code, self.name)
 
 
-def rule_url(code: str, name: str) -> str:
-    return f"{REPOSITORY}/blob/main/rules/{code.lower()}_{name.replace('-', '_')}.py"
+def rule_url(code: str, name: str) -> str | None:
+    """The page of one of oomlint's own rules; None for a third party's."""
+    if not code.startswith(PREFIX):
+        return None
+    return f"{REPOSITORY}/blob/main/docs/rules/{page_name(code, name)}"
+
+
+def page_name(code: str, name: str) -> str:
+    return f"{code.lower()}-{name}.md"
 
 
 class Rule:
@@ -182,5 +191,5 @@ class Rule:
         return " ".join(body.split("\n\n", 1)[0].split())
 
     @classmethod
-    def url(cls) -> str:
+    def url(cls) -> str | None:
         return rule_url(cls.code, cls.name)

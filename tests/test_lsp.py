@@ -55,7 +55,7 @@ def test_a_finding_is_published_whole(tmp_path: Path) -> None:
         uri = client.uri("a.py")
         assert found["range"] == place(2, 4, 17)
         assert (found["code"], found["source"], found["severity"]) == ("TST001", "oomlint", 1)
-        assert found["codeDescription"]["href"].startswith("https://")
+        assert "codeDescription" not in found, "only oomlint's own rules have a page"
         assert found["message"] == "value is kept\n\nhelp: Detach it"
         assert found["relatedInformation"] == [
             {"location": {"uri": uri, "range": place(0, 0, 1)}, "message": "the first line"},

@@ -11,7 +11,6 @@ from pathlib import Path
 import click
 import pytest
 
-from oomlint import docs
 from oomlint.cli import cli
 
 if sys.version_info >= (3, 11):
@@ -64,10 +63,6 @@ def test_every_dependency_is_pinned() -> None:
     )
     assert {re.split(r"[^\w-]", name)[0] for name in wanted} <= set(pinned)
     assert len(pinned) == len(set(pinned))
-
-
-def test_the_readme_lists_the_rules() -> None:
-    assert docs.with_table(README, docs.own_rules()) == README
 
 
 def test_the_table_links_to_files_that_exist() -> None:

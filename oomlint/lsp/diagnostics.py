@@ -49,7 +49,7 @@ def diagnostic(document: Document, finding: Finding, related: bool) -> types.Dia
         finding.message + help_line,
         severity=SEVERITIES[finding.severity],
         code=finding.code,
-        code_description=types.CodeDescription(finding.url),
+        code_description=types.CodeDescription(finding.url) if finding.url else None,
         source=SOURCE,
         related_information=witness(document, finding.path) if related else None,
         data=remedies(document, finding),
