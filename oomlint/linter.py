@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from oomlint.analysis import SyntaxProblem, analyse
+from oomlint.analysis import Model, SyntaxProblem, analyse
 from oomlint.gate import Gate
-from oomlint.rule import REPOSITORY, Edit, Finding, Rule
+from oomlint.rule import PREFIX, REPOSITORY, Edit, Finding, Rule
 from oomlint.selection import Selection, select
 from oomlint.settings import Settings
 from oomlint.source import MAX_BYTES, Source, Unreadable, from_bytes
@@ -99,20 +99,20 @@ def run_rules(
     source: Source, rules: Iterable[type[Rule]], selection: Selection, settings: Settings
 ) -> FileResult:
     """Builds the model once and puts each rule's question to it."""
-    doing = "the analysis"
+    asking: type[Rule] | None = None
     try:
         model = analyse(source, settings.root, settings.torch_version)
         findings: list[Finding] = []
         for rule in rules:
-            doing = rule.code
-            findings += rule().check(model)
+            asking = rule
+            findings += answers(rule, model)
     except SyntaxProblem as error:
         return FileResult(source.path, problem=syntax_problem(error))
     except RecursionError:
         problem = Problem("unreadable", "holds an expression that is nested too deeply to analyse")
         return FileResult(source.path, problem=problem)
     except Exception as error:
-        return FileResult(source.path, problem=internal_error(doing, error))
+        return FileResult(source.path, problem=internal_error(asking, error))
     ordered = sorted(
         (with_newlines(selection.adjusted(item), source) for item in dict.fromkeys(findings)),
         key=lambda item: (item.start, item.end, item.code),
@@ -127,15 +127,29 @@ def run_rules(
     )
 
 
-def internal_error(doing: str, error: Exception) -> Problem:
+def answers(rule: type[Rule], model: Model) -> Iterator[Finding]:
+    """What a rule finds. Raises what reports and fixes would stumble over later."""
+    end = len(model.source.text)
+    for found in rule().check(model):
+        if not isinstance(found, Finding):
+            raise TypeError(f"check() yields {type(found).__name__} instead of Finding")
+        spans = [(found.start, found.end)]
+        spans += [(edit.start, edit.end) for edit in (found.fix.edits if found.fix else ())]
+        if not all(0 <= start <= stop <= end for start, stop in spans):
+            raise ValueError(f"check() yields a place outside of the text's {end} characters")
+        yield found
+
+
+def internal_error(asking: type[Rule] | None, error: Exception) -> Problem:
     frame = traceback.extract_tb(error.__traceback__)[-1]
     where = f"{Path(frame.filename).name}:{frame.lineno}"
     said = " ".join(str(error).split())
-    return Problem(
-        "internal-error",
-        f"{doing} failed with {type(error).__name__}: {said} ({where});"
-        f" this is a bug in oomlint, please report it at {REPOSITORY}/issues",
-    )
+    doing = asking.code if asking else "the analysis"
+    blame = f"this is a bug in oomlint, please report it at {REPOSITORY}/issues"
+    if asking is not None and not asking.code.startswith(PREFIX):
+        blame = f"this is a bug in `{asking.__module__}`, which is no part of oomlint"
+    failure = f"{doing} failed with {type(error).__name__}: {said} ({where})"
+    return Problem("internal-error", f"{failure}; {blame}")
 
 
 def with_newlines(finding: Finding, source: Source) -> Finding:

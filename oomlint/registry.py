@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import os
 import pkgutil
+import re
 import sys
 from collections.abc import Iterator
 from functools import lru_cache
@@ -54,7 +55,8 @@ def rules_in(module: ModuleType) -> Iterator[type[Rule]]:
 
     for value in vars(module).values():
         is_rule = isinstance(value, type) and issubclass(value, Rule)
-        if is_rule and value.__module__ == module.__name__:
+        # Of a package, what its modules define and it imports; never what it borrows elsewhere.
+        if is_rule and f"{value.__module__}.".startswith(f"{module.__name__}."):
             yield value
 
 
@@ -65,22 +67,64 @@ def third_party() -> tuple[EntryPoint, ...]:
 
 
 def load(point: EntryPoint) -> tuple[type[Rule], ...]:
+    """The rules of an entry point. Raises OomlintError: a check without them would look clean."""
     from oomlint.rule import Rule
 
+    package = f"package `{point.dist.name}`" if point.dist else "its package"
+    origin = f"entry point `{point.name} = {point.value}`"
     try:
         loaded = point.load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        said = " ".join(str(error).split())
         raise OomlintError(
-            f"the rules of entry point `{point.name} = {point.value}` do not load"
-            f" ({type(error).__name__}: {error}); repair or uninstall that package"
+            f"the rules of {origin} do not load"
+            f" ({type(error).__name__}: {said}); repair or uninstall {package}"
         ) from error
+    rules: tuple[type[Rule], ...] = ()
     if isinstance(loaded, ModuleType):
-        return tuple(rules_in(loaded))
-    if isinstance(loaded, type) and issubclass(loaded, Rule):
-        return (loaded,)
-    raise OomlintError(
-        f"entry point `{point.name} = {point.value}` must name a Rule class or a module of them"
-    )
+        rules = tuple(rules_in(loaded))
+    elif isinstance(loaded, type) and issubclass(loaded, Rule):
+        rules = (loaded,)
+    if not rules:
+        raise OomlintError(
+            f"{origin} must name a Rule class or a module that defines some;"
+            f" repair or uninstall {package}"
+        )
+    for rule in rules:
+        wrong = defect(rule)
+        if wrong is not None:
+            raise OomlintError(
+                f"rule {rule.code} of {origin} {wrong}; repair or uninstall {package}"
+            )
+    return rules
+
+
+def defect(rule: type[Rule]) -> str | None:
+    """What a third party's rule declares wrongly, as the end of a sentence; None for nothing."""
+    from oomlint.rule import PREFIX, Claim, Rule, Severity
+
+    if rule.code.startswith(PREFIX):
+        return f"uses a code of oomlint's own: choose other letters than {PREFIX}"
+    missing = [name for name in ("name", "severity", "tokens", "claims") if not hasattr(rule, name)]
+    if missing:
+        return f"lacks `{missing[0]}`"
+    if not isinstance(rule.name, str) or not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", rule.name):
+        return f"has the name {rule.name!r}: lower-case words joined by hyphens are needed"
+    if not isinstance(rule.severity, Severity):
+        return "has a `severity` that is no Severity"
+    if not is_tuple_of(rule.tokens, tuple) or not all(is_tuple_of(g, str) for g in rule.tokens):
+        return "has `tokens` that are no tuple of tuples of words"
+    if not is_tuple_of(rule.texts, str):
+        return "has `texts` that are no tuple of words"
+    if not is_tuple_of(rule.claims, Claim):
+        return "has `claims` that are no tuple of Claims"
+    if rule.check is Rule.check:
+        return "has no `check`"
+    return None
+
+
+def is_tuple_of(value: object, kind: type) -> bool:
+    return isinstance(value, tuple) and all(isinstance(part, kind) for part in value)
 
 
 @lru_cache(maxsize=1)

@@ -9,7 +9,7 @@ import click
 
 from oomlint import registry
 from oomlint.errors import OomlintError
-from oomlint.rule import FAMILIES, Rule
+from oomlint.rule import FAMILIES, PREFIX, Rule
 
 
 @click.command()
@@ -51,7 +51,7 @@ def rule_object(item: type[Rule]) -> dict[str, Any]:
         "linter": "oomlint",
         "summary": item.summary(),
         "severity": item.severity.value,
-        "category": FAMILIES.get(item.code[3], "third party"),
+        "category": FAMILIES[item.code[3]] if item.code.startswith(PREFIX) else "third party",
         "default": item.default,
         "preview": item.preview,
         "explanation": item.explanation(),
