@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from oomlint.analysis import Model, edits
+from oomlint.analysis import Model, edits, freezing
 from oomlint.analysis.answers import finding, make_fix, short
 from oomlint.analysis.knowledge import Evidence
 from oomlint.analysis.modules import Module, written
@@ -90,6 +90,8 @@ def freezes_nothing(world: World, owner: ast.expr, value: ast.expr) -> bool:
         arguments = function.node.args.args
         if function.owner is not None and arguments and owner.id == arguments[0].arg:
             return False  # `self.requires_grad`: the class's own setting
+    if freezing.is_frozen(module, owner, function) or freezing.is_unused(module, owner, function):
+        return False
     return not is_read(module, owner)
 
 
