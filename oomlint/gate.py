@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
+from functools import lru_cache
 
 from oomlint.rule import Rule
 
@@ -25,6 +26,20 @@ TEXTS = re.compile(
     rb'|"[^\\"\r\n]*(?:\\.[^\\"\r\n]*)*"',
     re.DOTALL,
 )
+
+
+@lru_cache(maxsize=64)
+def any_word(words: tuple[str, ...]) -> re.Pattern[bytes]:
+    if not "".join(words).isascii():
+        # How it is written depends on the encoding, which nobody has asked for yet.
+        return re.compile(b"")
+    return re.compile(rb"\b(" + "|".join(words).encode() + rb")\b")
+
+
+def uses_taught(data: bytes, words: tuple[str, ...]) -> bool:
+    """Whether a file uses what its settings teach, which stands for the words of any rule."""
+    return bool(words) and any_word(words).search(data) is not None
+
 
 # Words as places in the list of all words: any one of them is enough.
 Group = tuple[int, ...]

@@ -61,12 +61,19 @@ def torch_release(value: object) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
+def effects(value: object) -> object:
+    from oomlint.effects import effects_table
+
+    return effects_table(value)
+
+
 KEYS: dict[str, Callable[[object], Any]] = {
     "select": text_list,
     "extend-select": text_list,
     "ignore": text_list,
     "per-file-ignores": ignore_table,
     "extend-per-file-ignores": ignore_table,
+    "effects": effects,
     "exclude": text_list,
     "extend-exclude": text_list,
     "force-exclude": boolean,
@@ -96,9 +103,12 @@ class Table:
 
 
 def checked_table(
-    raw: Mapping[str, object], origin: str, base: str, locate: Callable[[str], str] = str
+    raw: Mapping[str, object], origin: str, base: str, locate: Callable[..., str]
 ) -> Table:
-    """Checks keys and types; `locate` turns a key into `file:line`. Raises OomlintError."""
+    """Checks keys and types; `locate` turns the first key that it finds into `file:line`.
+
+    Raises OomlintError.
+    """
     values = {}
     for key, value in raw.items():
         if key not in KEYS:
@@ -108,7 +118,9 @@ def checked_table(
         try:
             values[key] = KEYS[key](value)
         except ValueError as error:
-            raise OomlintError(f"{locate(key)}: `{key}` {error}") from None
+            # An entry of a table knows its own name.
+            where = locate(getattr(error, "name", key), key)
+            raise OomlintError(f"{where}: `{key}` {error}") from None
     return Table(origin, base, values)
 
 
@@ -133,8 +145,9 @@ def read_settings_file(path: Path, base: Path | None = None) -> Table | None:
     if not isinstance(raw, dict):
         raise OomlintError(f"{shown}: `tool.oomlint` must be a table")
 
-    def locate(key: str) -> str:
-        row = key_row(content, key, in_pyproject)
+    def locate(*keys: str) -> str:
+        rows = (key_row(content, key, in_pyproject) for key in keys)
+        row = next((row for row in rows if row), None)
         return f"{shown}:{row}" if row else shown
 
     return checked_table(raw, shown, str(base or path.parent), locate)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from oomlint.effects import Effect, Taught
 from oomlint.errors import OomlintError
 from oomlint.keys import Table, read_settings_file, shown_path
 from oomlint.patterns import Pattern
@@ -93,10 +94,17 @@ class Settings:
     preview: bool = False
     explicit_preview_rules: bool = False
     torch_version: tuple[int, int] | None = None
+    # What the project says about its own functions.
+    effects: tuple[Taught, ...] = ()
     output_format: str = "full"
     unsafe_fixes: bool | None = None
     fail_on: str = "advice"
     cache_dir: Path | None = None
+
+    @property
+    def taught_words(self) -> tuple[str, ...]:
+        """Words of which a file that uses what was taught holds one, but for what only silences."""
+        return tuple({t.last: None for t in self.effects if t.effect is not Effect.OPAQUE})
 
     @property
     def fingerprint(self) -> str:
@@ -111,7 +119,8 @@ class Settings:
             for item in self.per_file_ignores
         )
         layers = tuple(replace(layer, origin="") for layer in self.layers)
-        facts = (layers, ignores, self.preview, self.explicit_preview_rules, self.torch_version)
+        facts: tuple[object, ...] = (layers, ignores, self.preview, self.explicit_preview_rules)
+        facts += (self.torch_version, self.effects)
         return hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()
 
 
@@ -139,6 +148,7 @@ def build(root: Path, is_project: bool, source: Path | None, tables: Iterable[Ta
         preview=last("preview", False),
         explicit_preview_rules=last("explicit-preview-rules", False),
         torch_version=last("torch-version", None),
+        effects=last("effects", ()),
         output_format=last("output-format", "full"),
         unsafe_fixes=last("unsafe-fixes", None),
         fail_on=last("fail-on", "advice"),

@@ -109,7 +109,7 @@ def as_json(text: str, *options: str) -> dict[str, Any]:
         ("optimizer.zero_grad(True)", "`torch is None` (line 40) is true in no world"),
         ("total.cpu()", "a handler runs only where the body of its `try` (line 21)"),
         ("print(total)", "every way that was followed leaves it"),
-        ("print(x)", "following does not start at `report`: they and what they call mention no"),
+        ("print(x)", "following does not start at `report`: its words and those of what"),
         ("return x.relu()", "`Head.forward` is a part of a network"),
         ("raise ValueError(ready)", "the arm of `if ready` (line 38) ends the program"),
         ('print("done")', "the script's own statements are not followed"),

@@ -24,7 +24,7 @@ def codes(found: Settings) -> set[str]:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ("selekt = []", "pyproject.toml:2: unknown key `selekt`; the keys are cache-dir, exclude,"),
+        ("selekt = []", "pyproject.toml:2: unknown key `selekt`; the keys are cache-dir, effects,"),
         ("select = 'A'", "pyproject.toml:2: `select` must be a list of strings"),
         ("\n\nselect = [1]", "pyproject.toml:4: `select` must be a list of strings"),
         ("preview = 'yes'", "pyproject.toml:2: `preview` must be true or false"),

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from oomlint.analysis.modules import Module
     from oomlint.analysis.project import Project
     from oomlint.analysis.state import World
+    from oomlint.effects import Taught
 
 __all__ = ["Model", "SyntaxProblem", "analyse"]
 
@@ -47,13 +48,25 @@ class Model:
 
 
 def analyse(
-    source: Source, root: Path | None = None, torch_version: tuple[int, int] | None = None
+    source: Source,
+    root: Path | None = None,
+    torch_version: tuple[int, int] | None = None,
+    effects: tuple[Taught, ...] = (),
 ) -> Model:
-    """Builds the model of one file; `root` is its project's folder. Raises SyntaxProblem."""
+    """Builds the model of one file; `root` is its project's folder. Raises SyntaxProblem.
+
+    `effects` is what the settings teach about the project's own functions.
+    """
     from oomlint.analysis import modules, parsing
-    from oomlint.analysis.project import Project
+    from oomlint.analysis.project import Project, keep_apart
 
     tree = parsing.parse(source.text)
     module = modules.build(source, tree, *modules.module_name(source.path))
     project = Project(root or source.path.parent, module)
+    keep_apart(effects)
+    if effects:
+        from oomlint.analysis.teaching import Teaching
+
+        project.teaching = Teaching(project, module, effects)
+        project.taught_words = project.teaching.eventful
     return Model(source, module, project, torch_version)

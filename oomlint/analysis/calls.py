@@ -11,11 +11,12 @@ from oomlint.analysis.dispatch import evaluate
 from oomlint.analysis.following import OPEN, follow
 from oomlint.analysis.knowledge import Role
 from oomlint.analysis.methods import METHODS, method_backward, plain_method
-from oomlint.analysis.opaque import opaque
+from oomlint.analysis.opaque import emit_opaque, opaque
 from oomlint.analysis.outside import call_external
 from oomlint.analysis.roles import is_optimizer, role_of
 from oomlint.analysis.state import Kind, World
-from oomlint.analysis.things import construct
+from oomlint.analysis.taught_calls import call_taught
+from oomlint.analysis.things import construct, made_at
 from oomlint.analysis.training import backward, clip, forward, loss_of
 from oomlint.analysis.values import (
     NONE,
@@ -79,9 +80,24 @@ def evaluate_arguments(world: World, node: ast.Call) -> tuple[Arguments, Keyword
     return arguments, keywords
 
 
+def taught_method(world: World, receiver: Value, name: str) -> Value | None:
+    """The method whose effect is taught, for the names of its parameters."""
+    cls = receiver.cls if isinstance(receiver, Instance | ClassValue) else None
+    method = classes.find_method(world, cls, name) if cls is not None else None
+    return Callable(name, function=method) if method is not None else None
+
+
 def call_value(
     world: World, node: ast.Call, target: Value, arguments: Arguments, keywords: Keywords
 ) -> Value:
+    if world.project.teaching is not None:
+        taught = world.project.teaching.of_value(target)
+        if taught is not None:
+            return call_taught(world, node, taught, None, target, arguments, keywords)
+        if isinstance(target, External) and target.qualified in world.project.teaching.owners:
+            emit_opaque(world, node, None, [*arguments, *keywords.values()])
+            key = f"{target.qualified}@{made_at(world, node)}"
+            return Unknown(key, qualified=target.qualified)
     if isinstance(target, External):
         if target.qualified == "map" and len(arguments) > 1:
             return call_value(world, node, settled(arguments[0]), [unknown("map-item", "")], {})
@@ -163,6 +179,11 @@ def call_attribute(
     keywords: Keywords,
 ) -> Value:
     receiver = settled(receiver)
+    if world.project.teaching is not None:
+        taught = world.project.teaching.of_method(world, receiver, name)
+        if taught is not None:
+            called = taught_method(world, receiver, name)
+            return call_taught(world, node, taught, receiver, called, arguments, keywords)
     if isinstance(receiver, External):
         target = attribute(world, receiver, name)
         return call_value(world, node, target, arguments, keywords)

@@ -304,6 +304,8 @@ def memo_of(module: Module) -> dict[int, bool]:
 def call_is_eventful(world: World, module: Module, call: ast.Call) -> bool:
     function = call.func
     if isinstance(function, ast.Attribute):
+        if function.attr in world.project.taught_words:
+            return True
         if function.attr == "step":
             receiver = last_name(function.value)
             role = knowledge.role_of_name(receiver)
@@ -343,22 +345,23 @@ def last_name(node: ast.expr) -> str:
 
 
 def name_is_eventful(world: World, module: Module, name: str) -> bool:
-    if name in eventful_names(module):
+    taught = world.project.taught_words
+    if name in taught or name in eventful_names(module, taught):
         return True
     if name not in module.imports or module.imports[name].split(".")[0] in classes.OUTSIDE:
         return False
     found = world.project.find(module.imports[name], module)
-    return isinstance(found, Function) and found.name in eventful_names(found.module)
+    return isinstance(found, Function) and found.name in eventful_names(found.module, taught)
 
 
-def eventful_names(module: Module) -> frozenset[str]:
+def eventful_names(module: Module, taught: frozenset[str] = frozenset()) -> frozenset[str]:
     """Names of the functions and methods of a module from which a training event can be reached."""
     known: frozenset[str] | None = module.__dict__.get("eventful_names")
     if known is not None:
         return known
     words = frozenset(
         "backward zero_grad unscale_ manual_backward first_step unscale_gradients".split()
-    )
+    ).union(taught)
     if isinstance(module, LazyModule):
         from oomlint.analysis.outline import eventful_by_text
 

@@ -60,7 +60,7 @@ def explore(
     idle: set[str] = set()
     found: list[World] = []
     spent = runs = 0
-    trains = "backward(" in module.source.text
+    trains = "backward(" in module.source.text or project.teaching is not None
     most = MAX_WORLDS if trains else MAX_WORLDS_WITHOUT_TRAINING
     while queue and runs < most and spent < ROOT_BUDGET:
         assumptions, flipped, base = queue.popleft()

@@ -98,7 +98,8 @@ def worth_following(world: World, function: Function) -> bool:
         return False
     if any(frame.function is function for frame in world.frames):
         return False
-    if function.words & EVENT_NAMES or function.name in eventful_names(function.module):
+    taught = world.project.taught_words
+    if function.words & EVENT_NAMES or function.name in eventful_names(function.module, taught):
         return True
     if function.words & knowledge.MODE_WORDS and function.name != "__init__":
         return True
@@ -111,6 +112,10 @@ def worth_following(world: World, function: Function) -> bool:
 def decorated_mode(world: World, function: Function) -> bool | str | None:
     """The grad mode that decorators give a function; `unsure` where one depends on a value."""
     module: Module = function.module
+    if world.project.teaching is not None:
+        taught = world.project.teaching.mode_of(module, function.decorators)
+        if taught is not None:
+            return taught
     for decorator in function.decorators:
         call = decorator if isinstance(decorator, ast.Call) else None
         text = classes.dotted(call.func if call else decorator)
@@ -203,6 +208,7 @@ def parameter_value(world: World, function: Function, parameter: ast.arg) -> Val
         role = knowledge.role_of_constructor(qualified) or (
             Role.MODEL if qualified.endswith("nn.Module") else None
         )
+        value.qualified = qualified
         if role is not None:
             value.role, value.evidence = role, Evidence.USED
     return value

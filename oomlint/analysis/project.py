@@ -15,6 +15,7 @@ from oomlint.source import Unreadable, read
 
 if TYPE_CHECKING:
     from oomlint.analysis.construction import Built
+    from oomlint.analysis.teaching import Teaching
 
 # Modules kept parsed in one process; a training script reaches a few dozen.
 KEPT_MODULES = 150
@@ -89,6 +90,9 @@ class Project:
     lineages: dict[Class, list[Class]] = field(default_factory=dict)
     base_names: dict[Class, list[str]] = field(default_factory=dict)
     constructed: dict[Class, list[Built]] = field(default_factory=dict)
+    # What the settings say about functions of this project, and the words of events among it.
+    teaching: Teaching | None = None
+    taught_words: frozenset[str] = frozenset()
 
     def module(self, path: Path, wanted: str) -> Module | None:
         """The module at a path, where its text mentions the wanted name at all."""
@@ -194,6 +198,16 @@ def module_file(base: str, parts: tuple[str, ...]) -> Path | None:
         if os.path.isfile(candidate):
             return Path(candidate)
     return None
+
+
+taught_last: list[tuple[object, ...]] = [()]
+
+
+def keep_apart(effects: tuple[object, ...]) -> None:
+    """Drops modules that remember what is eventful in them under other effects."""
+    if taught_last[0] != effects:
+        taught_last[0] = effects
+        parsed.clear()
 
 
 def forget_files() -> None:

@@ -12,6 +12,7 @@ from oomlint.analysis import classes
 from oomlint.analysis.modules import Class, Function, Module
 from oomlint.analysis.project import Project
 from oomlint.analysis.state import World
+from oomlint.effects import Effect
 
 # What a word can say about training, as bits: those of all words that are reached are joined.
 BACKWARD, STEP, GATHERS, EVALUATES, TRAIN, FALSE, ENVIRONMENT = (1 << bit for bit in range(7))
@@ -44,6 +45,17 @@ def said_by(word: str) -> int:
     if STEPPING.search(word):
         said |= STEP
     return said
+
+
+def taught_bits(project: Project) -> dict[str, int]:
+    """What the words say whose effect the settings teach."""
+    found: dict[str, int] = {}
+    for word, effects in project.teaching.words.items() if project.teaching is not None else ():
+        if effects & {Effect.BACKWARD, Effect.SCALED_BACKWARD}:
+            found[word] = BACKWARD
+        if effects & {Effect.STEP, Effect.SCALER_STEP, Effect.UNSCALE, Effect.CLIP}:
+            found[word] = found.get(word, 0) | STEP
+    return found
 
 
 def judged(said: int) -> bool:
@@ -79,6 +91,7 @@ class Reading:
         self.imported_names = frozenset(module.imports)
         self.mentions: dict[Function, Mentions] = {}
         self.said_elsewhere: dict[str, int] = {}
+        self.taught = taught_bits(project)
 
     def script_words(self) -> set[str]:
         """The words of what the module does itself besides defining things."""
@@ -166,6 +179,8 @@ class Reading:
         said = 0
         for word in words:
             said |= said_by(word)
+        for word in words & self.taught.keys():
+            said |= self.taught[word]
         return Mentions(said, words & self.names, words & self.imported_names)
 
     def said_by_imported(self, name: str) -> int:

@@ -56,12 +56,13 @@ def script_reasons(
 def missing_words(said: int) -> str:
     if said & BACKWARD:
         return (
-            "they and what they call mention a `backward`, but nothing that steps, updates or"
-            " collects (`step`, `update`, `append`, `extend`), so no rule could judge their order"
+            "its words and those of what it calls mention a `backward`, but nothing that steps,"
+            " updates or collects (`step`, `update`, `append`, `extend`), so no rule could judge"
+            " their order"
         )
     return (
-        "they and what they call mention no `backward`, no evaluation (`eval`, `train(False)`)"
-        " and no environment, so there is no order of events to judge"
+        "its words and those of what it calls mention no `backward`, no evaluation (`eval`,"
+        " `train(False)`) and no environment, so there is no order of events to judge"
     )
 
 

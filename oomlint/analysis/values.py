@@ -45,6 +45,8 @@ class Unknown(Value):
     evidence: Evidence | None = None
     # What the call that made it was given; it need not carry any of it.
     made_of: tuple[Value, ...] = ()
+    # Its class outside the project, where an annotation or a taught constructor says it.
+    qualified: str = ""
 
 
 @dataclass(eq=False, slots=True)

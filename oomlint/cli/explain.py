@@ -132,7 +132,7 @@ def answers(
     if not 1 <= row <= rows:
         raise OomlintError(f"{shown} has {rows} lines; there is no line {row}")
     try:
-        model = analyse(source, settings.root, settings.torch_version)
+        model = analyse(source, settings.root, settings.torch_version, settings.effects)
         explanation = explanation_of(model, row)
     except SyntaxProblem as error:
         raise OomlintError(f"{shown}:{error.row}: is no Python: {error.message}") from None
@@ -148,11 +148,12 @@ def answers(
 def standings(
     model: Model, settings: Settings, rules: Iterable[type[Rule]], line: Explanation
 ) -> Iterator[Standing]:
-    from oomlint.gate import missing_words
+    from oomlint.gate import missing_words, uses_taught
 
     data = model.source.text.encode("utf-8", "replace")
+    opens_all = uses_taught(data, settings.taught_words)
     for rule in rules:
-        missing = missing_words(rule, data)
+        missing = () if opens_all else missing_words(rule, data)
         off = why_off(rule, model.source.path, settings)
         found: tuple[Found, ...] = ()
         failed = ""

@@ -193,7 +193,7 @@ def inline_table(value: str) -> Table:
         raw = tomllib.loads(value)
     except tomllib.TOMLDecodeError as error:
         raise OomlintError(f"{origin}: is not valid TOML: {error}") from None
-    return checked_table(raw, origin, os.getcwd(), lambda key: origin)
+    return checked_table(raw, origin, os.getcwd(), lambda *keys: origin)
 
 
 def overrides(options: Options) -> Table:
@@ -211,7 +211,7 @@ def overrides(options: Options) -> Table:
     given |= {"output_format": options.output_format, "fail_on": options.fail_on}
     given["cache_dir"] = options.cache_dir
     keyed = {key.replace("_", "-"): value for key, value in given.items() if value is not None}
-    return checked_table(keyed, "command line", os.getcwd(), lambda key: f"--{key}")
+    return checked_table(keyed, "command line", os.getcwd(), lambda key, *outer: f"--{key}")
 
 
 def split_commas(values: Iterable[str]) -> list[str]:
