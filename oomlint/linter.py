@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from oomlint.analysis import Model, SyntaxProblem, analyse
-from oomlint.gate import Gate
+from oomlint.gate import Gate, uses_taught
 from oomlint.rule import PREFIX, REPOSITORY, Edit, Finding, Rule
 from oomlint.selection import Selection, select
 from oomlint.settings import Settings
@@ -53,12 +53,19 @@ def gate_for(rules: tuple[type[Rule], ...]) -> Gate:
     return gate
 
 
+def asked(rules: tuple[type[Rule], ...], data: bytes, settings: Settings) -> tuple[type[Rule], ...]:
+    """The rules that can fire; a taught name may stand for the words of any of them."""
+    if uses_taught(data, settings.taught_words):
+        return rules
+    return gate_for(rules).open_rules(data)
+
+
 def check_source(source: Source, settings: Settings, *, gate: bool = True) -> FileResult:
     """Checks one text in this process; `gate=False` puts every rule's question (for tests)."""
     selection = select(settings)
     rules = selection.rules_for(str(source.path), settings)
     if gate:
-        rules = gate_for(rules).open_rules(source.text.encode("utf-8", "replace"))
+        rules = asked(rules, source.text.encode("utf-8", "replace"), settings)
     if rules:
         return run_rules(source, rules, selection, settings)
     try:
@@ -74,7 +81,7 @@ def check_bytes(path: Path, data: bytes, settings: Settings, *, syntax: bool = T
     `syntax=False` also takes it on trust that such a file is Python.
     """
     selection = select(settings)
-    rules = gate_for(selection.rules_for(str(path), settings)).open_rules(data)
+    rules = asked(selection.rules_for(str(path), settings), data, settings)
     if not rules and (not syntax or len(data) > MAX_BYTES or compiles(data)):
         return FileResult(path)
     try:
@@ -101,7 +108,7 @@ def run_rules(
     """Builds the model once and puts each rule's question to it."""
     asking: type[Rule] | None = None
     try:
-        model = analyse(source, settings.root, settings.torch_version)
+        model = analyse(source, settings.root, settings.torch_version, settings.effects)
         findings: list[Finding] = []
         for rule in rules:
             asking = rule
