@@ -333,6 +333,38 @@ def test_the_example_of_the_page_is_valid(project: Path) -> None:
     assert len(settings_for(project / "a.py").effects) == 5
 
 
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (5, "`go(criterion(model(x), y))`: backward"),
+        (5, "the settings teach that `lib.go` is: scaled-backward"),
+        (5, "a loss with an autograd graph"),
+        (6, "the settings teach that `lib.clip` is: clip"),
+        (7, "> round 1    scaler.step"),
+    ],
+)
+def test_explain_says_what_the_settings_teach(project: Path, row: int, said: str) -> None:
+    write(project, {"train.py": dedent(HIDDEN), "pyproject.toml": dedent(TAUGHT)})
+    assert said in call("explain", f"train.py:{row}").out
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("import lib.a\ndef f(loss, opt):\n    lib.a.go(loss)\n", "lib.a.go"),
+        ("import lib\ndef f(loss, opt, t: lib.T):\n    t.go(loss)\n", "lib.T.go"),
+        ("def go(x):\n    pass\ndef f(loss, opt):\n    go(loss)\n", "train.go"),
+    ],
+)
+def test_explain_says_which_calls_are_never_followed(project: Path, text: str, name: str) -> None:
+    settings = f'[tool.oomlint.effects]\n"{name}" = "opaque"\n'
+    code = f"{text}    loss.backward()\n    opt.step()\n"
+    write(project, {"train.py": code, "pyproject.toml": settings})
+    row = code.splitlines().index("    loss.backward()")
+    out = call("explain", f"train.py:{row}").out
+    assert f"the settings teach that `{name}` is: opaque" in out
+
+
 def test_opaque_opens_no_gate(project: Path) -> None:
     write(project, {"pyproject.toml": '[tool.oomlint.effects]\n"lib.go" = "opaque"\n'})
     assert settings_for(project / "a.py").taught_words == ()

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from oomlint.analysis import Model, classes
+from oomlint.analysis.attributes import attribute
 from oomlint.analysis.modules import Function, Module, written
 from oomlint.analysis.observation import Observation, Visit, observing
 from oomlint.analysis.silence import reasons, refusal
 from oomlint.analysis.state import Event, Guard, Loop, World
-from oomlint.analysis.values import Callable, Instance, Value
+from oomlint.analysis.values import Callable, External, Instance, Value, settled
 from oomlint.analysis.wording import (
     EVENTS,
     GRAD,
@@ -45,8 +46,8 @@ class Part:
     column: int
     meanings: tuple[Meaning, ...]
     events: tuple[str, ...]
-    # Why it is no event although it looks like one.
-    missing: str = ""
+    # Why it is no event although it looks like one, or that the settings say what it does.
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +188,11 @@ def parts(
         text = clipped(written(node).splitlines()[0])
         column = observation.module.source.position(observation.module.span(node)[0])[1]
         loud = [event for event in events if event not in {EVENTS[kind] for kind in QUIET}]
-        missing = "" if loud else why_no_event(node, said) or why_not_followed(observation, node)
-        yield Part(text, node.lineno, column, meanings, events, missing)
+        taught = taught_by_settings(observation, node)
+        note = taught
+        if not (loud or taught):
+            note = why_no_event(node, said) or why_not_followed(observation, node)
+        yield Part(text, node.lineno, column, meanings, events, note)
 
 
 def meanings_of(readings: list[tuple[World, Value]] | tuple[()]) -> tuple[Meaning, ...]:
@@ -208,6 +212,24 @@ def why_no_event(node: ast.AST, said: dict[ast.expr | ast.stmt, tuple[Meaning, .
     if isinstance(node.func, ast.Attribute):
         receiver = next(iter(said.get(node.func.value, ())), None)
     return missing_role(node, receiver, next(iter(said.get(node.func, ())), None))
+
+
+def taught_by_settings(observation: Observation, node: ast.AST) -> str:
+    if not isinstance(node, ast.Call):
+        return ""
+    item = None
+    for world, value in observation.readings.get(node.func, ()):
+        teaching = world.project.teaching
+        item = item or (teaching.of_value(value) if teaching is not None else None)
+    if isinstance(node.func, ast.Attribute):
+        for world, value in observation.readings.get(node.func.value, ()):
+            teaching = world.project.teaching
+            if teaching is not None and item is None:
+                item = teaching.of_method(world, settled(value), node.func.attr)
+            if teaching is not None and item is None and isinstance(value, External):
+                target = attribute(world, value, node.func.attr)
+                item = teaching.of_value(target)
+    return f"the settings teach that `{item.name}` is: {item.effect.value}" if item else ""
 
 
 def why_not_followed(observation: Observation, node: ast.AST) -> str:

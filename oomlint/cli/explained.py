@@ -50,8 +50,8 @@ def parts(line: Explanation) -> Iterator[str]:
         yield "nothing: the line was not followed, or it only holds constants"
     for part in line.parts:
         yield part_line(part)
-        if part.missing:
-            yield f"    {part.missing}"
+        if part.note:
+            yield f"    {part.note}"
 
 
 def part_line(part: Part) -> str:
