@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from oomlint.analysis import knowledge
+from oomlint.analysis import knowledge, moving
 from oomlint.analysis.modules import Class, Function, Module, written
 from oomlint.analysis.sites import SCOPES, class_of, loops_around, own_nodes, sites
 from oomlint.analysis.tracing import binds, leaves
@@ -94,7 +94,9 @@ def first_ones(module: Module, others: list[Candidate], found: list[Kept]) -> It
             earlier = other.call.lineno < better.call.lineno
             if alike and earlier and not loops_around(module, other.call):
                 if loops_around(module, better.call):
-                    yield other.kept(better.read)
+                    first, last = module.statement_of(other.call), better.call.lineno
+                    if not moving.moved_since(module, first, last, other.model, other.function):
+                        yield other.kept(better.read)
                     break
 
 
@@ -107,6 +109,8 @@ def read_later(
         return None
     for loop in loops_around(module, statement)[:1]:
         if binds_model(loop, model) or ends(module, statement) or not trains(loop):
+            break
+        if moving.leaves_device(module, loop, model, function):
             break
         for read in reads(module, target, function):
             if outlives(module, target, statement, loop, read, function):
@@ -255,6 +259,8 @@ def read_in_other_method(
     if owner is None or not EARLIER.search(held.attr) or is_changed_in(owner, held.attr):
         return None
     conditional = isinstance(module.parents[statement], ast.If)
+    if not conditional and moved_in_class(module, owner, statement, model, function):
+        return None
     for method in owner.methods.values():
         if method is function or method.name in ("state_dict", "__getstate__"):
             continue
@@ -272,6 +278,19 @@ def read_in_other_method(
             if other and is_handed_on(module, node):
                 return node
     return None
+
+
+def moved_in_class(
+    module: Module, owner: Class, statement: ast.stmt, model: str, function: Function | None
+) -> bool:
+    """Whether the model is moved behind the statement, or in another method."""
+    last = function.node.end_lineno if function is not None else None
+    if moving.moved_since(module, statement, last or 0, model, function):
+        return True
+    if function is None or function.name != "__init__":
+        return False
+    others = [method for method in owner.methods.values() if method is not function]
+    return any(moving.moves_model(module, method.node, model, method) for method in others)
 
 
 def is_changed_in(owner: Class, name: str) -> bool:
@@ -321,6 +340,8 @@ def put_back(
         last = (loop.end_lineno if loop is not None else read.lineno) or read.lineno
         passed = [node for node in between if node.lineno <= last]
         if any(binds_model(node, model) for node in passed):
+            return None
+        if moving.moved_since(module, statement, last, model, function):
             return None
         changed = (trains(node) or loads_others(node, model, held.id) for node in passed)
         if any(changed):
