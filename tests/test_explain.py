@@ -144,6 +144,17 @@ def test_the_way_over_a_call_into_another_function(train: Path) -> None:
     assert "over `go(loss)` (line 4)" in out
 
 
+def test_what_happens_inside_of_a_call_belongs_to_its_line(train: Path) -> None:
+    out = explained("backpropagate(loss)")
+    assert "what happens inside of it: backward" in out
+    assert "> round 1    backward          line 2 of helpers.py" in out
+
+
+def test_a_line_of_a_text_is_no_code(train: Path) -> None:
+    write(train, {"b.py": 'def f():\n    """loss.backward()\n    optimizer.step()\n    """\n'})
+    assert "- the line is part of a text, and no code" in call("explain", "b.py:3").out
+
+
 def test_json_holds_the_same(train: Path) -> None:
     document = as_json("scaler.step(optimizer)", "--rule", "OOM101", "--rule", "OOM301")
     assert document["function"] == "train"
@@ -216,7 +227,10 @@ def test_a_finding_elsewhere_names_the_line_on_its_path(project: Path) -> None:
         ("train.py:x", "`train.py:x` is not of the form FILE:LINE"),
         ("none.py:1", "none.py: cannot be read: no such file or directory"),
         ("train.py:900", "train.py has 48 lines; there is no line 900"),
-        ("train.py:4", "train.py:4: no statement stands on this line"),
+        (
+            "train.py:4",
+            "train.py:4: no statement stands on this line; the next one stands on line 5",
+        ),
         ("bad.py:1", "bad.py:1: is no Python"),
     ],
 )

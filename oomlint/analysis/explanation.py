@@ -46,7 +46,7 @@ class Part:
     column: int
     meanings: tuple[Meaning, ...]
     events: tuple[str, ...]
-    # Why it is no event although it looks like one, or that the settings say what it does.
+    # Why it is no event although it looks like one; what happens inside; that it is taught.
     note: str = ""
 
 
@@ -169,9 +169,12 @@ def parts(
     observation: Observation, worlds: tuple[World, ...], nodes: list[ast.AST]
 ) -> Iterator[Part]:
     happened: dict[ast.AST, dict[str, None]] = {}
+    inside: dict[ast.AST, dict[str, None]] = {}
     for world in worlds:
         for event in world.events:
             happened.setdefault(event.node, {})[EVENTS[event.kind]] = None
+            for call in event.calls if event.kind not in QUIET else ():
+                inside.setdefault(call.node, {})[EVENTS[event.kind]] = None
     said = {
         node: meanings
         for node in nodes
@@ -188,9 +191,10 @@ def parts(
         text = clipped(written(node).splitlines()[0])
         column = observation.module.source.position(observation.module.span(node)[0])[1]
         loud = [event for event in events if event not in {EVENTS[kind] for kind in QUIET}]
-        taught = taught_by_settings(observation, node)
-        note = taught
-        if not (loud or taught):
+        note = taught_by_settings(observation, node)
+        if not note and node in inside:
+            note = f"what happens inside of it: {', '.join(inside[node])}"
+        elif not (loud or note):
             note = why_no_event(node, said) or why_not_followed(observation, node)
         yield Part(text, node.lineno, column, meanings, events, note)
 
@@ -326,7 +330,7 @@ def stories(module: Module, worlds: tuple[World, ...], own: frozenset[ast.AST]) 
     counted: dict[Story, int] = {}
     for world in worlds:
         shown = [e for e in world.events if e.node in own or e.kind not in QUIET]
-        places = [index for index, event in enumerate(shown) if event.node in own]
+        places = [index for index, event in enumerate(shown) if is_here(event, own)]
         if not places:
             continue
         first = max(places[0] - NEIGHBOURS, 0)
@@ -348,4 +352,10 @@ def happening(module: Module, event: Event, own: frozenset[ast.AST]) -> Happenin
     filename = "" if event.module is module else str(event.module.path)
     line = Line(event.node.lineno, clipped(written(event.node).splitlines()[0]), filename)
     iteration = tuple(loop.iteration for loop in event.loops)
-    return Happening(EVENTS[event.kind], object_of(event), line, event.node in own, iteration)
+    here = is_here(event, own)
+    return Happening(EVENTS[event.kind], object_of(event), line, here, iteration)
+
+
+def is_here(event: Event, own: frozenset[ast.AST]) -> bool:
+    """Whether an event happens on the row, or inside of what the row calls."""
+    return event.node in own or any(call.node in own for call in event.calls)

@@ -23,6 +23,9 @@ def reasons(
     model: Model, observation: Observation, statement: ast.stmt, function: Function | None
 ) -> Iterator[str]:
     """Sentences, the most telling first."""
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+        yield "the line is part of a text, and no code"
+        return
     reading = Reading(model.project, model.module)
     if function is None:
         yield from script_reasons(observation, reading, statement)

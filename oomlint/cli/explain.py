@@ -139,10 +139,18 @@ def answers(
     except RecursionError:
         raise OomlintError(f"{shown}: holds an expression that is nested too deeply") from None
     if explanation is None:
-        raise OomlintError(f"{shown}:{row}: no statement stands on this line; name the line of one")
+        where = next_row(model, row)
+        raise OomlintError(f"{shown}:{row}: no statement stands on this line{where}")
     return explanation, tuple(
         standings(model, settings, rules or registry.all_rules(), explanation)
     )
+
+
+def next_row(model: Model, row: int) -> str:
+    from ast import stmt, walk
+
+    below = [n.lineno for n in walk(model.module.tree) if isinstance(n, stmt) and n.lineno > row]
+    return f"; the next one stands on line {min(below)}" if below else ""
 
 
 def standings(

@@ -135,7 +135,7 @@ def happening(event: Happening) -> str:
     on = f" [{event.object}]" if event.object else ""
     mark = ">" if event.here else " "
     where = f"line {event.line.row}{file}"
-    return f"  {mark} {turn:<11}{event.what:<18}{where:<10} {event.line.code}{on}"
+    return f"  {mark} {turn:<10} {event.what:<17} {where:<9} {event.line.code}{on}"
 
 
 def rules(standings: tuple[Standing, ...]) -> Iterator[str]:
@@ -154,9 +154,12 @@ def rules(standings: tuple[Standing, ...]) -> Iterator[str]:
             off.setdefault(item.off, []).append(item.code)
     for reason, codes in off.items():
         yield f"off ({reason}): {', '.join(codes)}"
+    unasked: dict[str, list[str]] = {}
     for item in silent:
         if item.missing and not item.off:
-            yield f"{item.code} was not asked: {missing(item)}"
+            unasked.setdefault(missing(item), []).append(item.code)
+    for reason, codes in unasked.items():
+        yield f"not asked ({reason}): {', '.join(codes)}"
 
 
 def rules_in_full(standings: tuple[Standing, ...]) -> Iterator[str]:
