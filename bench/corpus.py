@@ -187,22 +187,26 @@ def unpack(package: Package, cache: Path) -> Path:
     stamp = cache / "stamps" / f"{package.folder}.sha256"
     if folder.is_dir() and stamp.is_file() and stamp.read_text() == package.sha256:
         return folder
+    write_code(cache / "archives" / package.archive, folder, int(package.form == "sdist"))
+    stamp.parent.mkdir(parents=True, exist_ok=True)
+    stamp.write_text(package.sha256)
+    return folder
+
+
+def write_code(archive: Path, folder: Path, levels: int) -> None:
+    """Replaces a folder by what is kept of an archive, less so many folders of each path."""
     if folder.exists():
         shutil.rmtree(folder)
     # The empty .git marks where the project begins, as it does in a checkout.
     (folder / ".git").mkdir(parents=True)
-    is_sdist = package.form == "sdist"
-    for path, content in members(cache / "archives" / package.archive):
-        inner = PurePosixPath(*path.parts[1:]) if is_sdist else path
+    for path, content in members(archive):
+        inner = PurePosixPath(*path.parts[levels:])
         if path.is_absolute() or ".." in path.parts or not inner.parts or not kept(inner):
             continue
         target = folder / inner
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("wb") as file:
             shutil.copyfileobj(content, file)
-    stamp.parent.mkdir(parents=True, exist_ok=True)
-    stamp.write_text(package.sha256)
-    return folder
 
 
 def python_files(folder: Path) -> list[Path]:

@@ -14,7 +14,8 @@ from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from corpus import CorpusError, Package, cache_folder, read_lock, tree_digest
+from corpus import CorpusError, cache_folder, read_lock, tree_digest
+from repositories import present, trees_folder
 from tools import check_json, packages_folder
 
 LEDGER = Path(__file__).with_name("ledger.tsv")
@@ -22,6 +23,19 @@ VERDICTS = ("right", "wrong", "debatable")
 WANTED_PRECISION = 0.95
 BEFORE, AFTER = 8, 4
 CODE = re.compile(r"[A-Z]{3}\d{3}")
+
+# Repositories have hundreds of findings of these, many of them copies of one line of code.
+SAMPLED_RULES = frozenset({"OOM101", "OOM308", "OOM404", "OOM406"})
+SAMPLE = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """The code of one package or repository, and where it lies."""
+
+    package: str
+    version: str
+    folder: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +140,8 @@ def compare(findings: Iterable[Seen], rows: Iterable[Row]) -> Comparison:
             judged.append((finding, open_rows[finding.key].pop(0)))
         else:
             unjudged.append(finding)
+    wanted = asked_for([*(finding for finding, _ in judged), *unjudged])
+    unjudged = [finding for finding in unjudged if finding in wanted]
     gone = tuple(row for left in open_rows.values() for row in left)
     return Comparison(tuple(judged), tuple(unjudged), gone)
 
@@ -154,23 +170,36 @@ def read_verdicts(text: str) -> dict[str, tuple[str, str]]:
     return verdicts
 
 
+def asked_for(findings: Sequence[Seen]) -> frozenset[Seen]:
+    """What a reader must judge: all, but of some rules a fixed choice among the repositories'."""
+    crowds: defaultdict[str, list[Seen]] = defaultdict(list)
+    for finding in findings:
+        if "/" in finding.package and finding.rule in SAMPLED_RULES:
+            crowds[finding.rule].append(finding)
+    left_out = set()
+    for crowd in crowds.values():
+        crowd.sort(key=lambda one: hashlib.sha256(one.identity.encode()).digest())
+        left_out.update(crowd[SAMPLE:])
+    return frozenset(set(findings) - left_out)
+
+
 def is_finding(row: dict[str, Any]) -> bool:
     """Not so for a file that could not be read or parsed."""
     return CODE.fullmatch(row["code"]) is not None
 
 
-def to_seen(row: dict[str, Any], packages: Sequence[Package], root: Path) -> Seen | None:
+def to_seen(row: dict[str, Any], trees: Sequence[Tree]) -> Seen | None:
     """One object of `--output-format json`; None for a file that is no Python of ours."""
-    if not is_finding(row):
+    path = Path(row["filename"])
+    tree = next((one for one in trees if path.is_relative_to(one.folder)), None)
+    if tree is None or not is_finding(row):
         return None
-    relative = Path(row["filename"]).relative_to(root)
-    package = next(one for one in packages if one.folder == relative.parts[0])
     line = row["location"]["row"]
-    source = source_lines(Path(row["filename"]))
+    source = source_lines(path)
     return Seen(
-        package=package.name,
-        version=package.version,
-        file=Path(*relative.parts[1:]).as_posix(),
+        package=tree.package,
+        version=tree.version,
+        file=path.relative_to(tree.folder).as_posix(),
         line=line,
         rule=row["code"],
         digest=line_digest(source[line - 1]),
@@ -203,9 +232,10 @@ def headers(lines: Sequence[str], row: int) -> list[int]:
     return opened[::-1]
 
 
-def describe(finding: Seen, root: Path, before: int, after: int) -> str:
+def describe(finding: Seen, trees: Sequence[Tree], before: int, after: int) -> str:
     """What a reader needs to judge a finding, without any verdict."""
-    path = root / f"{finding.package}-{finding.version}" / finding.file
+    tree = next(one for one in trees if one.package == finding.package)
+    path = tree.folder / finding.file
     lines = source_lines(path)
     first, last = max(1, finding.line - before), min(len(lines), finding.line + after)
     shown = [row for row in headers(lines, finding.line) if row < first]
@@ -216,27 +246,40 @@ def describe(finding: Seen, root: Path, before: int, after: int) -> str:
     return "\n".join(text) + "\n"
 
 
-def run_check(reuse: bool, rules: Sequence[str]) -> tuple[Seen, ...]:
-    """The findings of one run over the corpus, once for each rule and line; no file may change."""
+def find_trees(repositories: Path) -> tuple[Tree, ...]:
+    """The packages of the corpus, and such listed repositories as lie in the folder."""
     root = packages_folder()
+    packages = [Tree(one.name, one.version, root / one.folder) for one in read_lock()]
+    return (*packages, *(Tree(one.name, one.version, path) for one, path in present(repositories)))
+
+
+def run_check(
+    repositories: Path, trees: Sequence[Tree], reuse: bool, rules: Sequence[str]
+) -> tuple[Seen, ...]:
+    """The findings of one run over all trees, once for each rule and line; no file may change."""
     last = cache_folder() / "last-run.json"
     if reuse and last.is_file():
         rows = json.loads(last.read_text("utf-8"))
     else:
-        before = tree_digest(root)
+        roots = [packages_folder(), *([repositories] if repositories.is_dir() else [])]
         select = ("--select", ",".join(rules)) if rules else ()
-        rows, complaints = check_json(root, *select)
-        if tree_digest(root) != before:
-            raise CorpusError("a file of the corpus changed during the run")
+        rows = [row for root in roots for row in unchanged_by_check(root, select)]
         last.write_text(json.dumps(rows), "utf-8")
         unread = Counter(row["code"] for row in rows if not is_finding(row))
         listed = "".join(f", {count} {kind}" for kind, count in sorted(unread.items()))
         print(f"no crash, no file changed{listed}", file=sys.stderr)
-        print(complaints, file=sys.stderr, end="")
-    packages = read_lock()
-    seen = (to_seen(row, packages, root) for row in rows)
+    seen = (to_seen(row, trees) for row in rows)
     unique = {(*one.key, one.line): one for one in seen if one is not None}
     return tuple(one for one in unique.values() if not rules or one.rule.startswith(tuple(rules)))
+
+
+def unchanged_by_check(root: Path, select: Sequence[str]) -> list[dict[str, Any]]:
+    before = tree_digest(root)
+    rows, complaints = check_json(root, *select)
+    if tree_digest(root) != before:
+        raise CorpusError(f"a file below {root} changed during the run")
+    print(complaints, file=sys.stderr, end="")
+    return rows
 
 
 def show_table(comparison: Comparison) -> bool:
@@ -261,7 +304,7 @@ def show_table(comparison: Comparison) -> bool:
 
 def check(comparison: Comparison) -> int:
     for finding in sorted(comparison.unjudged, key=lambda one: (one.package, one.file, one.line)):
-        place = f"{finding.package}-{finding.version}/{finding.file}:{finding.line}"
+        place = f"{finding.package} {finding.version} {finding.file}:{finding.line}"
         print(f"unjudged {finding.identity} {finding.rule} {place}")
     for row in comparison.gone:
         print(f"gone ({row.verdict}) {row.rule} {row.package}/{row.file}:{row.line}  {row.reason}")
@@ -321,6 +364,12 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--reuse", action="store_true", help="take the findings of the last run")
     parser.add_argument("--rules", default="", help="codes or families, with commas: OOM1,OOM301")
+    parser.add_argument(
+        "--repositories",
+        type=Path,
+        default=trees_folder(cache_folder()),
+        help="a folder of owner+name folders, instead of what bench/repositories.py brought",
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("check", help="compare with the ledger; 1 if unjudged or under 95 %%")
     for name, words in (
@@ -347,9 +396,12 @@ def main() -> int:
     options = arguments()
     rules = tuple(word for word in options.rules.split(",") if word)
     rows = read_ledger(LEDGER.read_text("utf-8")) if LEDGER.is_file() else ()
-    asked = tuple(row for row in rows if not rules or row.rule.startswith(rules))
+    repositories = options.repositories.resolve()
+    trees = find_trees(repositories)
+    here = {tree.package for tree in trees}
+    asked = [row for row in rows if row.package in here and row.rule.startswith(rules or "")]
     reuse = options.reuse or options.command not in ("check", "todo")
-    comparison = compare(run_check(reuse, rules), asked)
+    comparison = compare(run_check(repositories, trees, reuse, rules), asked)
     if options.command == "check":
         return check(comparison)
     if options.command in ("judge", "agree"):
@@ -369,7 +421,7 @@ def main() -> int:
     chosen.sort(key=lambda one: (one.package.lower(), one.file, one.line, one.rule))
     wanted = [one for one in chosen if options.package in ("", one.package)][: options.limit]
     for finding in wanted:
-        print(describe(finding, packages_folder(), options.before, options.after))
+        print(describe(finding, trees, options.before, options.after))
     print(f"{len(wanted)} findings", file=sys.stderr)
     return 0
 

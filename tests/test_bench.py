@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 import tarfile
 from collections import Counter
@@ -16,6 +17,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "bench"))
 import cases
 import corpus
 import ledger
+import repositories
 import rivals
 import speed
 
@@ -160,6 +162,17 @@ def test_the_sample_is_a_tenth_and_always_the_same() -> None:
     assert 150 < sum(ledger.is_sampled(seen(line)) for line in range(2000)) < 250
 
 
+@pytest.mark.parametrize(
+    ("package", "rule", "asked"),
+    [("pkg", "OOM308", 100), ("owner/name", "OOM308", 40), ("owner/name", "OOM102", 100)],
+)
+def test_crowds_of_findings_are_sampled(package: str, rule: str, asked: int) -> None:
+    crowd = [replace(seen(line), package=package, rule=rule) for line in range(100)]
+    chosen = ledger.asked_for(crowd)
+    assert len(chosen) == asked and chosen == ledger.asked_for(crowd[::-1])
+    assert set(ledger.compare(crowd, []).unjudged) == chosen
+
+
 def test_headers_lead_from_the_finding_to_the_module() -> None:
     lines = ["class A:", "    x = 1", "    def f(self):", "        if x:", "            y()"]
     assert ledger.headers(lines, 5) == [1, 3, 4]
@@ -172,11 +185,12 @@ def test_findings_are_read_from_the_json_report(tmp_path: Path) -> None:
     place = {"row": 2, "column": 1}
     step = {"message": "backward", "filename": str(code), "location": place}
     report = {"code": "OOM102", "filename": str(code), "message": "m", "location": place}
-    package = corpus.Package("pkg", "sdist", "1.0")
-    found = ledger.to_seen({**report, "path": [step]}, [package], tmp_path)
+    tree = ledger.Tree("pkg", "1.0", tmp_path / "pkg-1.0")
+    found = ledger.to_seen({**report, "path": [step]}, [tree])
     assert found == replace(seen(2, file="a/b.py"), message="m", trail=("b.py:2 backward",))
     broken = {**report, "code": "invalid-syntax", "path": []}
-    assert ledger.to_seen(broken, [package], tmp_path) is None
+    assert ledger.to_seen(broken, [tree]) is None
+    assert ledger.to_seen({**report, "path": []}, [replace(tree, folder=tmp_path / "b")]) is None
 
 
 def test_rival_scores() -> None:
@@ -246,6 +260,25 @@ def test_the_lock_pins_everything_and_names_no_host() -> None:
     assert len(packages) >= 18
     assert all(one.version and len(one.sha256) == 64 and one.archive for one in packages)
     assert "://" not in corpus.LOCK.read_text("utf-8")
+
+
+def test_listed_repositories_are_pinned_and_sorted() -> None:
+    listed = repositories.read_list()
+    assert len(listed) >= 40
+    assert all(re.fullmatch(r"[\w.-]+/[\w.-]+", one.name) for one in listed)
+    assert all(re.fullmatch(r"[0-9a-f]{40}", one.commit) for one in listed)
+    assert [one.name for one in listed] == sorted({one.name for one in listed}, key=str.lower)
+
+
+def test_a_repository_is_unpacked_from_the_archive_of_its_commit(tmp_path: Path) -> None:
+    one = replace(repositories.read_list()[0], commit="0" * 40)
+    (tmp_path / "archives").mkdir()
+    archive_with(tmp_path / "archives" / one.archive, ["name-0/a.py", "name-0/b.bin"])
+    folder = repositories.unpack(one, tmp_path)
+    assert [path.name for path in folder.rglob("*") if path.is_file()] == ["a.py"]
+    assert list(repositories.present(repositories.trees_folder(tmp_path))) == [
+        (repositories.read_list()[0], folder)
+    ]
 
 
 def test_a_changed_archive_is_refused(tmp_path: Path) -> None:
