@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from oomlint.analysis import Model, rollouts
@@ -9,6 +10,9 @@ from oomlint.analysis import outputs as kept
 from oomlint.analysis.answers import finding
 from oomlint.analysis.retention import detach
 from oomlint.rule import Claim, Finding, Rule, Severity
+
+# An environment, or the log-probability of an action.
+ROLLOUT = re.compile(r"env|gym|simulator|\.log_prob\(", re.IGNORECASE)
 
 
 class RetainedOutput(Rule):
@@ -76,7 +80,7 @@ class RetainedOutput(Rule):
         text = model.source.text
         if "backward(" in text and "step" in text:
             yield from self.kept_by_training(model)
-        if ".detach(" in text:
+        if ".detach(" in text and ROLLOUT.search(text):
             yield from self.stored_by_rollouts(model)
 
     def kept_by_training(self, model: Model) -> Iterator[Finding]:

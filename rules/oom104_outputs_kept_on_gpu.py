@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from oomlint.analysis import Model, collecting, predictions
 from oomlint.analysis.answers import finding, short
 from oomlint.rule import Claim, Finding, Rule, Severity
+from oomlint.token_patterns import AnyOf, Lines
+
+# What a loop runs over may hold a text, or go on below its first line.
+OVER_DATA = re.compile(
+    rb"\bfor\b(?!.*\bin\b)|\bfor\b.*\bin\b.*(?:"
+    + collecting.DATA.pattern.encode()
+    + rb"|range\(\s*0\s*,|\"\"|[(\[{][^)\]}]*$|\\\s*$|\bin\s*$)"
+)
+HOOK = re.compile(rb"\bdef\s+(?:" + collecting.HOOK.pattern.replace("$", r"\b").encode() + rb")")
+COMPUTE_METRICS = re.compile(rb"compute_metrics")
 
 
 class OutputsKeptOnGpu(Rule):
@@ -78,6 +89,8 @@ class OutputsKeptOnGpu(Rule):
         (".cpu(", ".numpy(", ".tolist(", "cpu", "numpy", "torch.save", "sklearn", "Trainer"),
         ("cuda", ".to(", "device", "ightning", "TrainingArguments"),
     )
+    # A loop or comprehension over data, a hook of a framework, or a Trainer with metrics.
+    token_pattern = AnyOf((Lines((b"for",), OVER_DATA), Lines((b"def",), HOOK), COMPUTE_METRICS))
     claims = (Claim.GROWTH_STOPS, Claim.PEAK_FALLS)
 
     def check(self, model: Model) -> Iterator[Finding]:

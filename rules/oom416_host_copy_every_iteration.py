@@ -6,12 +6,30 @@ import ast
 import re
 from collections.abc import Iterator
 
-from oomlint.analysis import Model, copies, edits
+from oomlint.analysis import Model, cadence, copies, edits
 from oomlint.analysis.answers import finding, make_fix, short
 from oomlint.analysis.copies import Attribute, Copy
 from oomlint.analysis.modules import Module, written
 from oomlint.rule import Claim, Edit, Finding, Fix, Rule, Safety, Severity
-from oomlint.token_patterns import Lines
+from oomlint.token_patterns import AllOf, AnyOf, Lines
+
+BACKWARD = re.compile(rb"\.backward\(")
+UPDATE = re.compile(rb"backward|\.step\(|train_batch|training_step")
+MOVED = Lines((b".to(", b".cuda("), re.compile(rb"\w\.\w+\.(?:to|cuda)\("))
+MADE = re.compile(
+    rb"\.\w+[ \t]*(?:[:,][^=\n]*)?=(?!=)[\s(\\]*(?:[^\n=]*,\s*)?(?:\w+\.)*(?:"
+    + "|".join(sorted(copies.MAKERS)).encode()
+    + rb")\s*\("
+)
+# What a loop runs over may hold a text, or go on below its first line.
+OVER_BATCHES = Lines(
+    (b"for",),
+    re.compile(
+        rb"\bfor\b(?!.*\bin\b)|\bfor\b.*\bin\b.*(?:(?i:"
+        + cadence.BATCHES.pattern.encode()
+        + rb")|\"\"|[(\[{][^)\]}]*$|\\\s*$|\bin\s*$)"
+    ),
+)
 
 
 class HostCopyEveryIteration(Rule):
@@ -77,11 +95,8 @@ class HostCopyEveryIteration(Rule):
         (".backward(", "def forward"),
         ("torch",),
     )
-    # A training loop, or an attribute that is moved.
-    token_pattern = Lines(
-        (b".backward(", b".to(", b".cuda("),
-        re.compile(rb"\.backward\(|\w\.\w+\.(?:to|cuda)\("),
-    )
+    # Training, or an attribute that is moved where torch made one or a loop is over batches.
+    token_pattern = AnyOf((BACKWARD, AllOf((MOVED, AnyOf((MADE, UPDATE, OVER_BATCHES))))))
     claims = (Claim.COPIES_FALL,)
 
     def check(self, model: Model) -> Iterator[Finding]:
