@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import deque
 
 from oomlint.analysis import dispatch, evaluation, execution
@@ -25,9 +26,13 @@ dispatch.STATEMENTS.update(execution.HANDLERS)
 MAX_WORLDS = 12
 # Evaluation alone has no order of events: its conditions are about which mode it is in.
 MAX_WORLDS_WITHOUT_TRAINING = 4
-# Statements over all worlds of one root and of one file.
+# Statements over all worlds of one root and of one file ...
 ROOT_BUDGET = 2_500
 FILE_BUDGET = 5_000
+# ... behind which every root still has its first world, until these are spent, too.
+FIRST_WORLDS_BUDGET = 15_000
+# Conditions that decide which steps there are: they are flipped before others.
+URGENT = re.compile(r"(?<![a-z])amp(?![a-z])|fp16|scaler|mixed|precision|accum", re.IGNORECASE)
 
 
 def worlds_of(project: Project, module: Module) -> list[World]:
@@ -40,19 +45,20 @@ def worlds_of(project: Project, module: Module) -> list[World]:
     if script and reading.can_matter(script):
         found, spent = explore(project, module, Root(None), reached)
     for root in reading.roots():
-        if root.function in reached or spent > FILE_BUDGET:
+        if root.function in reached or spent > FIRST_WORLDS_BUDGET:
             continue
-        more, cost = explore(project, module, root, reached)
+        more, cost = explore(project, module, root, reached, alone=spent > FILE_BUDGET)
         found.extend(more)
         spent += cost
     return found
 
 
 def explore(
-    project: Project, module: Module, root: Root, reached: set[Function]
+    project: Project, module: Module, root: Root, reached: set[Function], alone: bool = False
 ) -> tuple[list[World], int]:
     """The worlds of one root, by flipping one choice of a known world at a time.
 
+    `alone` asks for the first of them only.
     A choice whose flip changes no event is idle: it is not flipped again together with others.
     """
     queue: deque[tuple[dict[str, bool], str, World | None]] = deque([({}, "", None)])
@@ -61,7 +67,7 @@ def explore(
     found: list[World] = []
     spent = runs = 0
     trains = "backward(" in module.source.text or project.teaching is not None
-    most = MAX_WORLDS if trains else MAX_WORLDS_WITHOUT_TRAINING
+    most = 1 if alone else MAX_WORLDS if trains else MAX_WORLDS_WITHOUT_TRAINING
     while queue and runs < most and spent < ROOT_BUDGET:
         assumptions, flipped, base = queue.popleft()
         if flipped in idle:
@@ -83,7 +89,10 @@ def explore(
             identity = frozenset(other.items())
             if identity not in seen and key not in tried:
                 seen.add(identity)
-                queue.append((other, key, world))
+                if URGENT.search(key):
+                    queue.appendleft((other, key, world))
+                else:
+                    queue.append((other, key, world))
     return found, spent
 
 
