@@ -37,7 +37,7 @@ class ModuleLevelDeviceTensor(Rule):
     ```python
     import torch
 
-    TABLE = torch.randn(4096, 1024).cuda()
+    TABLE = torch.randn(4096, 1024, device="cuda")
 
     def embed(indices):
         return TABLE[indices]
@@ -51,7 +51,7 @@ class ModuleLevelDeviceTensor(Rule):
 
     @functools.cache
     def table():
-        return torch.randn(4096, 1024).cuda()
+        return torch.randn(4096, 1024, device="cuda")
 
     def embed(indices):
         return table()[indices]
