@@ -297,6 +297,28 @@ def test_loops_are_followed_twice(code: str, expected: list[str]) -> None:
     assert both_iterations(text) == expected
 
 
+ONE_BY_ONE = ["zero args.a", "zero args.b", "zero args.c"]
+DISPLAYS = [
+    ("for o in (first, second, third):\n    o.zero_grad()", ONE_BY_ONE),
+    ("for i, o in enumerate([first, second, third]):\n    o.zero_grad()", ONE_BY_ONE),
+    ("[o.zero_grad() for o in (first, second, third)]", ONE_BY_ONE),
+    ("for o in {'a': first, 'b': second, 'c': third}.values():\n    o.zero_grad()", ONE_BY_ONE),
+    ("for o in (first, second, third):\n    while a:\n        pass\n    o.zero_grad()", ONE_BY_ONE),
+    ("for o in (first, second, third, first, first):\n    while a:\n        pass\n    o.zero_grad()",
+     [*ONE_BY_ONE, "zero args.a"]),
+    ("for o in (first,):\n    o.zero_grad()", ["zero args.a"] * 2),
+    ("for rate in (1, 2, 3):\n    first.zero_grad()", ["zero args.a"] * 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "expected"), DISPLAYS)
+def test_loops_over_objects_are_followed_for_each(code: str, expected: list[str]) -> None:
+    names = "first, second, third = args.a, args.b, args.c"
+    text = function(f"{names}\n{code}\nloss.backward()\noptimizer.step()")
+    found = [event for event in both_iterations(text) if event.startswith("zero")]
+    assert found == expected
+
+
 BLOCKS = [
     ("try:\n    loss.backward()\nexcept E:\n    pass\noptimizer.step()", PLAIN),
     ("try:\n    loss.backward()\nexcept E:\n    model.eval()\nelse:\n    optimizer.step()", PLAIN),

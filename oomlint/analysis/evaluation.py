@@ -10,7 +10,7 @@ from oomlint.analysis.attributes import attribute, element
 from oomlint.analysis.binding import bind
 from oomlint.analysis.conditions import branch, is_eventful
 from oomlint.analysis.dispatch import evaluate
-from oomlint.analysis.iteration import item_of
+from oomlint.analysis.iteration import item_of, iterations_of
 from oomlint.analysis.modules import Module
 from oomlint.analysis.names import evaluate_name
 from oomlint.analysis.operations import evaluate_binary, evaluate_compare, evaluate_unary, is_plain
@@ -109,7 +109,7 @@ def evaluate_dict(world: World, node: ast.Dict) -> Value:
 
 
 def evaluate_comprehension(world: World, node: Any) -> Value:
-    """A comprehension is a loop: two iterations, what they yield in one container."""
+    """A comprehension is a loop: some iterations, what they yield in one container."""
     kind = "dict" if isinstance(node, ast.DictComp) else "list"
     born = world.marks
     found = Container(f"comp@{node.lineno}:{node.col_offset}:{born}", born=born, kind=kind)
@@ -121,7 +121,8 @@ def evaluate_comprehension(world: World, node: Any) -> Value:
     busy = any(isinstance(part, ast.Call) for n in followed for part in ast.walk(n))
     world.serial += 1
     serial = world.serial
-    for iteration in (1, 2) if busy and len(world.loops) < 4 else (1,):
+    most = iterations_of(iterable) if busy and len(world.loops) < 4 else 1
+    for iteration in range(1, most + 1):
         world.enter_loop(node, serial, iteration)
         bind(world, first.target, item_of(world, iterable, iteration, first.target))
         for generator in node.generators[1:]:

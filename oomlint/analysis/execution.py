@@ -29,7 +29,7 @@ from oomlint.analysis.dispatch import (
     run,
     run_block,
 )
-from oomlint.analysis.iteration import item_of
+from oomlint.analysis.iteration import MAX_AROUND_LOOPS, item_of, iterations_of
 from oomlint.analysis.modules import written
 from oomlint.analysis.state import Guard, Kind, Stop, World
 from oomlint.analysis.values import NONE, Callable, ClassValue, Instance, Value, join, shortened
@@ -179,7 +179,10 @@ def run_loop(
     serial = world.serial
     depth = len(world.loops)
     start = len(world.events)
-    for iteration in (1, 2):
+    most = iterations_of(iterable)
+    if most > MAX_AROUND_LOOPS and not is_flat(node):
+        most = MAX_AROUND_LOOPS
+    for iteration in range(1, most + 1):
         if iteration == 2 and not runs_again(world, node, start):
             break
         world.enter_loop(node, serial, iteration)
@@ -193,6 +196,11 @@ def run_loop(
             continue
         return signal
     return run_block(world, node.orelse)
+
+
+def is_flat(node: ast.For | ast.AsyncFor | ast.While) -> bool:
+    """Whether no loop is inside, which is followed again for each object."""
+    return not any(isinstance(part, ast.For | ast.While) for part in walk_all(node.body))
 
 
 # What happens in one iteration and says nothing about the next.

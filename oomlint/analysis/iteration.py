@@ -10,15 +10,37 @@ from oomlint.analysis.state import World
 from oomlint.analysis.values import (
     NONE,
     Container,
+    Instance,
     Number,
     Sequence,
     Tensor,
+    Thing,
     Unknown,
     Value,
     settled,
     shortened,
     unknown,
 )
+
+# How often a loop is followed: what carries over from one iteration to the next is seen once.
+ITERATIONS = 2
+# How many objects of a display are followed one by one: `for o in (a, b, c): o.zero_grad()`.
+MAX_OBJECTS = 8
+# The same where a loop is inside, which costs as much again for each of them.
+MAX_AROUND_LOOPS = 4
+LASTING = (Thing, Instance, Unknown)
+
+
+def iterations_of(iterable: Value | None) -> int:
+    """How often a loop is followed: over known objects, once for each of them."""
+    iterable = settled(iterable) if iterable is not None else None
+    if isinstance(iterable, Sequence) and iterable.kind != "parameters":
+        return max((iterations_of(part) for part in iterable.parts), default=ITERATIONS)
+    if not isinstance(iterable, Container):
+        return ITERATIONS
+    held = [*iterable.items, *iterable.names.values()]
+    objects = sum(isinstance(settled(item), LASTING) for item in held)
+    return max(ITERATIONS, min(len(held), MAX_OBJECTS)) if objects == len(held) else ITERATIONS
 
 
 def item_of(world: World, iterable: Value, iteration: int, target: ast.expr | None) -> Value:
