@@ -304,7 +304,7 @@ DISPLAYS = [
     ("[o.zero_grad() for o in (first, second, third)]", ONE_BY_ONE),
     ("for o in {'a': first, 'b': second, 'c': third}.values():\n    o.zero_grad()", ONE_BY_ONE),
     ("for o in (first, second, third):\n    while a:\n        pass\n    o.zero_grad()", ONE_BY_ONE),
-    ("for o in (first, second, third, first, first):\n    while a:\n        pass\n    o.zero_grad()",
+    ("for o in [first, second, third, first, first]:\n    while a: pass\n    o.zero_grad()",
      [*ONE_BY_ONE, "zero args.a"]),
     ("for o in (first,):\n    o.zero_grad()", ["zero args.a"] * 2),
     ("for rate in (1, 2, 3):\n    first.zero_grad()", ["zero args.a"] * 2),
