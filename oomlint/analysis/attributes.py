@@ -29,6 +29,8 @@ from oomlint.analysis.values import (
     unknown,
 )
 
+NO_PART_OF_A_TENSOR = frozenset({Role.OPTIMIZER, Role.SCALER, Role.SCHEDULER})
+
 
 def attribute(world: World, receiver: Value, name: str) -> Value:
     receiver = settled(receiver)
@@ -78,6 +80,13 @@ def tensor_attribute(world: World, receiver: Tensor, name: str) -> Value:
     if name in knowledge.CUTTING:
         return Number(f"{receiver.key}.{name}")
     certain = bool(knowledge.LOSS_NAME.search(name)) or name in ("logits", "last_hidden_state")
+    if knowledge.role_of_name(name) in NO_PART_OF_A_TENSOR:
+        # What a call returned that was not followed: `policy = make(); policy.optimizer`.
+        place = (receiver.key, name)
+        known = world.attributes.get(place) or world.reads.get(place)
+        if known is None:
+            known = world.reads[place] = unknown(f"{receiver.key}.{name}", name)
+        return known
     return Tensor(
         f"{receiver.key}.{name}",
         parents=(receiver,),

@@ -103,6 +103,11 @@ def named_object(target: ast.expr, value: Value, source: ast.expr) -> Value:
         return value
     if not isinstance(target, ast.Name | ast.Attribute) or value.entry:
         return value
+    return made_by_factory(target, value)
+
+
+def made_by_factory(target: ast.Name | ast.Attribute, value: Tensor) -> Value:
+    """The object that a name says, unless the name says nothing."""
     made = unknown(value.key, target.id if isinstance(target, ast.Name) else target.attr)
     if made.role not in MADE_BY_FACTORIES:
         return value
@@ -175,6 +180,8 @@ def unpack(world: World, target: ast.Tuple | ast.List, value: Value) -> None:
         if isinstance(part, Unknown) and part.role is None and isinstance(goal, ast.Name):
             part = unknown(part.key, goal.id)
             part.parents = (value,) if isinstance(value, Unknown) else ()
+        if isinstance(part, Tensor) and part.opaque and isinstance(goal, ast.Name | ast.Attribute):
+            part = made_by_factory(goal, part)
         bind(world, goal, part)
 
 

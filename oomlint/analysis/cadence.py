@@ -105,7 +105,7 @@ def is_step_loop(module: Module, loop: Loop, function: Function | None) -> bool:
     """Whether each pass of a loop is one step: a backward, an update or a batch's forward."""
     over = ""
     if isinstance(loop, ast.For | ast.AsyncFor):
-        over = written(loop.iter)
+        over = STRIDE.sub("", written(loop.iter))
         if TRIALS.search(f"{written(loop.target)} {over}"):
             return False
     of_batches = bool(BATCHES.search(over))
@@ -113,6 +113,8 @@ def is_step_loop(module: Module, loop: Loop, function: Function | None) -> bool:
 
 
 BATCHES = re.compile(r"loader|_dl\b|log_every|\bbatch(es)?\b|_batches\b", re.IGNORECASE)
+# `range(0, n, batch_size)` goes over batches, whatever the words of its stride are.
+STRIDE = re.compile(r"(?<=^range\().*, [\w.]*batch[\w.]*(?=\)$)")
 # Loops over what differs from trial to trial, not over batches.
 TRIALS = re.compile(
     r"sizes?\b|_?bs\b|lengths?\b|dims?\b|trial|config|resolution|seq_?len|fold|task|seed|shard"

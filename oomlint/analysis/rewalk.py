@@ -34,6 +34,12 @@ CARRIED = re.compile(
 # Keys of what a loop runs over, and of what is drawn anew each time.
 DATA = re.compile(r"#|sample|batch|loader|next\(")
 DRAWN = re.compile(r"(sample|batch|next)\w*$")
+# Keys of what unknown calls make that is no tensor: options, paths, devices, loaders, schedules.
+WITHOUT_GRAPH = re.compile(
+    r"^(argparse|pathlib|os|omegaconf|gymnasium|gym|logging)\."
+    r"|^(\w+\.)*(parse_(known_)?args|(get|select)_device|cfg\.get|config\.get)\("
+    r"|^(\w+\.)*\w*(DataLoader|Dataset|Sampler|ReplayBuffer|RolloutBuffer|VectorEnv|Schedule)[@(]"
+)
 # Calls by somebody unknown that may go through a graph once more.
 TRAINS = re.compile(r"backward|grad|step|update|train|optimi|penalty|learn", re.IGNORECASE)
 
@@ -99,6 +105,8 @@ def is_followed(world: World, event: Event, graph: dict[int, Value]) -> bool:
             if not DATA.search(value.key):
                 return False
         if not isinstance(value, Tensor) or value.graph is False:
+            continue
+        if value.opaque and WITHOUT_GRAPH.search(value.key):
             continue
         if value.opaque and not value.entry and not DRAWN.search(value.key.split("(")[0]):
             return False
