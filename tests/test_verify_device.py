@@ -251,3 +251,17 @@ def answers() -> dict[str, str]:
 @pytest.mark.parametrize("name", CASES)
 def test_the_device_answers_as_cuda_does(name: str, answers: dict[str, str]) -> None:
     assert answers[name] == CASES[name][1]
+
+
+def test_an_import_that_looks_through_all_modules_leaves_the_compiler_alone() -> None:
+    program = (
+        "from oomlint.verify import emulation\n"
+        "emulation.install(capacity=1 << 30)\n"
+        "import sys, torch\n"
+        "torch.testing.assert_close(torch.ones(1).cuda(), torch.ones(1).cuda())\n"
+        "print(type(sys.modules['torch._dynamo']).__name__)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout == "Dormant\n", done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import sys
 import threading
 import types
@@ -301,4 +302,6 @@ def patch_compiler() -> None:
         if plain is not None:
             plain.__dynamo_disable = plain
     if "torch._dynamo" not in sys.modules:
-        module._dynamo = sys.modules["torch._dynamo"] = Dormant("torch._dynamo")
+        dormant = module._dynamo = sys.modules["torch._dynamo"] = Dormant("torch._dynamo")
+        # `inspect` asks every module for its file, in the middle of other imports, too.
+        dormant.__file__ = os.path.join(os.path.dirname(torch.__file__), "_dynamo", "__init__.py")
