@@ -89,20 +89,21 @@ class CudaInWorker(Rule):
     claims = (Claim.ERROR_GONE,)
 
     def check(self, model: Model) -> Iterator[Finding]:
-        told: set[ast.AST] = set()
+        found: dict[ast.Call, Loader] = {}
         for function, loader in run_in_workers(model):
             for site in moves(model.module, function):
-                if site.node in told:
-                    continue
-                told.add(site.node)
-                message = (
-                    "a loader's worker process runs this: a forked one cannot use CUDA, a spawned "
-                    "one opens a CUDA context of its own"
-                )
-                path = []
-                if loader.module is model.module:
-                    path = [(loader.site.node, "the loader runs it in worker processes")]
-                yield finding(model, self, site.node, message, None, path)
+                found.setdefault(site.node, loader)
+        for site, loader in inline(model.module):
+            found.setdefault(site.node, loader)
+        for node, loader in found.items():
+            message = (
+                "a loader's worker process runs this: a forked one cannot use CUDA, a spawned "
+                "one opens a CUDA context of its own"
+            )
+            path = []
+            if loader.module is model.module:
+                path = [(loader.site.node, "the loader runs it in worker processes")]
+            yield finding(model, self, node, message, None, path)
 
 
 def run_in_workers(model: Model) -> Iterator[tuple[Function, Loader]]:
@@ -121,6 +122,17 @@ def run_in_workers(model: Model) -> Iterator[tuple[Function, Loader]]:
         if loader.has_workers:
             for function in collating(loader):
                 yield from ((f, loader) for f in loaders.run_by_workers(module, function))
+
+
+def inline(module: Module) -> Iterator[tuple[Site, Loader]]:
+    """Moves in a lambda that puts samples together."""
+    for loader in loaders.loaders(module):
+        given = loader.given("collate_fn")
+        if loader.has_workers and isinstance(given, ast.Lambda):
+            for site in sites.found_in(module, given, loader.site.function):
+                where = placement.destination(module, site) or placement.made_on(module, site)
+                if where is Place.DEVICE:
+                    yield site, loader
 
 
 def cuda_words(function: Function) -> bool:
@@ -181,7 +193,8 @@ def is_kept_for_fetching(module: Module, site: Site, function: Function) -> bool
 def given_place(module: Module, site: Site) -> Place | None:
     """Where the device leads that the constructor of a dataset is given in this file."""
     owner = sites.class_of(site.function)
-    given = site.argument(0, "device") or site.argument(-1, "device")
+    first = 0 if site.method == "to" else -1
+    given = site.argument(first, "device") or site.argument(-1, "device")
     if owner is None or given is None or "__init__" not in owner.methods:
         return None
     maker = owner.methods["__init__"]
@@ -195,5 +208,6 @@ def given_place(module: Module, site: Site) -> Place | None:
         for name in names:
             if name in parameters:
                 value = made.argument(parameters.index(name) - 1, name)
+                value = value or loaders.default_of(name, maker)
                 return placement.place(module, value, made.function)
     return None

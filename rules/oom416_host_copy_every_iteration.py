@@ -131,6 +131,8 @@ def moved_up(module: Module, copy: Copy) -> list[Edit]:
     statement = module.statement_of(node)
     if module.source.text[slice(*module.span(node))].count("\n"):
         raise edits.NoFix
+    if copies.depends_on(node, copies.changed(loop)):
+        raise edits.NoFix
     if isinstance(statement, ast.Assign) and statement.value is node and is_only(statement, loop):
         lines = edits.lines_of(module, statement)
         return [edits.insert_before(module, loop, lines), edits.delete(module, statement)]

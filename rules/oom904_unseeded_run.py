@@ -21,6 +21,9 @@ DRAWS = re.compile(
     r"|numpy\.random\.(rand|randn|randint|permutation|shuffle|choice|normal|uniform|random)"
     r"|torch\.utils\.data\.(dataset\.)?random_split"
 )
+DATA = re.compile(
+    r"torch\.(randperm|utils\.data\.(dataset\.)?random_split)|random\.\w+|numpy\.random\.\w+"
+)
 # Parts of torch.nn whose constructor draws no weights.
 WEIGHTLESS = re.compile(
     r"torch\.nn\.(\w*Loss|Sequential|Module\w*|Parameter\w*|Dropout\w*|Identity)"
@@ -90,7 +93,7 @@ class UnseededRun(Rule):
         module = model.module
         if SEED.search(module.source.text) or not trains(module):
             return
-        first = first_draw(model)
+        first = first_draw(model) if has_guard(module) or shuffles(module) else None
         if first is None or seeds_elsewhere(model):
             return
         message = "random numbers are drawn and no seed is set: no two runs are the same"
@@ -105,6 +108,16 @@ def trains(module: Module) -> bool:
         if isinstance(statement, sites.LOOPS) and cadence.trains(module, statement, None):
             return True
     return False
+
+
+def has_guard(module: Module) -> bool:
+    body = module.tree.body
+    return any(isinstance(s, ast.If) and "__main__" in written(s.test) for s in body)
+
+
+def shuffles(module: Module) -> bool:
+    """Whether a script without a guard, which may be a sketch, draws which data it trains on."""
+    return any(is_shuffled(s) or DATA.fullmatch(s.qualified) for s in sites.sites(module))
 
 
 def has_loop(module: Module, function: Function | None) -> bool:
@@ -129,12 +142,20 @@ def draws(model: Model, site: Site) -> bool:
     if DRAWS.fullmatch(site.qualified):
         return True
     if loaders.LOADER.fullmatch(site.qualified):
-        shuffled = site.argument(2, "shuffle")
-        return isinstance(shuffled, ast.Constant) and shuffled.value is True
+        return is_shuffled(site)
     if knowledge.role_of_constructor(site.qualified) is Role.MODEL:
         is_part = site.qualified.startswith("torch.nn.") and WEIGHTLESS.match(site.qualified)
         return not is_part and "from_pretrained" not in site.method
     return sites.role_of_class(World(model.project, model.module), site.node.func) is Role.MODEL
+
+
+def is_shuffled(site: Site) -> bool:
+    shuffled = site.argument(2, "shuffle")
+    return (
+        loaders.LOADER.fullmatch(site.qualified) is not None
+        and isinstance(shuffled, ast.Constant)
+        and shuffled.value is True
+    )
 
 
 def seeds_elsewhere(model: Model) -> bool:

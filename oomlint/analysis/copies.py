@@ -157,9 +157,15 @@ def maker(node: ast.Call) -> ast.Call:
 
 def is_fixed(loop: Loop, node: ast.Call) -> bool:
     """Whether nothing that a move depends on changes inside of a loop."""
-    names = {written(part) for part in ast.walk(node) if isinstance(part, ast.Name)}
-    names |= {written(part) for part in ast.walk(node) if isinstance(part, ast.Attribute)}
-    return not names & changed(loop)
+    parts = [node.func, *node.args, *(k.value for k in node.keywords)]
+    # Every batch is on the same device.
+    fixed = [p for p in parts if not (isinstance(p, ast.Attribute) and p.attr == "device")]
+    return not any(depends_on(part, changed(loop)) for part in fixed)
+
+
+def depends_on(node: ast.AST, names: set[str]) -> bool:
+    parts = (p for p in ast.walk(node) if isinstance(p, ast.Name | ast.Attribute))
+    return any(written(part) in names for part in parts)
 
 
 def changed(loop: ast.AST) -> set[str]:
