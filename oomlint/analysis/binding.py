@@ -199,8 +199,11 @@ def bind(world: World, target: ast.expr, value: Value, born: Marks | None = None
             scope = frame.parent
             while scope is not None and target.id not in scope.names:
                 scope = scope.parent
+            script = world.frames[0]
             if scope is not None:
                 frame = scope
+            elif world.root is None and script.module is frame.module:
+                frame = script
             else:
                 world.attributes[("global:" + frame.module.name, target.id)] = value
                 return

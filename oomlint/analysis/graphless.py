@@ -12,7 +12,7 @@ from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import Node, make_fix, positions
 from oomlint.analysis.modules import Function, Module, written
 from oomlint.analysis.state import Event, Kind, World, once
-from oomlint.analysis.values import Instance, Tensor, ancestors, has_graph
+from oomlint.analysis.values import Instance, Tensor, Value, ancestors, has_graph
 from oomlint.rule import Edit, Fix, Safety
 
 if TYPE_CHECKING:
@@ -38,6 +38,9 @@ class Region:
 
 def regions(model: Model) -> Iterator[Region]:
     """One region for each function or script loop that evaluates with grad mode on."""
+    if "volatile=True" in model.module.source.text:
+        # torch 0.3: such a Variable had no graph, whatever the grad mode.
+        return
     candidates = [
         (world, event, reason)
         for world in model.worlds
@@ -86,7 +89,7 @@ def evaluated(world: World, event: Event) -> Reason | None:
         return None
     if not event.loops or not isinstance(value, Tensor) or value.graph is not True:
         return None
-    if id(value) in ask.fed(world):
+    if id(value) in ask.fed(world) or becomes_array(world, value):
         return None
     reason = reason_of(world, event)
     if reason is None:
@@ -94,6 +97,19 @@ def evaluated(world: World, event: Event) -> Reason | None:
     # Where the loop itself switches to evaluation, its other forwards may train.
     switched = reason[0].kind is Kind.EVAL_MODE and event.loops[-1:] == reason[0].loops[-1:]
     return reason if switched or not trains_beside(world, event) else None
+
+
+def becomes_array(world: World, value: Value) -> bool:
+    """Whether `.numpy()` is called on it without a detach: that raises where there is a graph."""
+    return any(
+        event.value is not None
+        and isinstance(event.node, ast.Call)
+        and isinstance(event.node.func, ast.Attribute)
+        and event.node.func.attr == "numpy"
+        and has_graph(event.value)
+        and id(value) in ancestors(event.value)
+        for event in world.of(Kind.DETACH)
+    )
 
 
 def region_of(

@@ -364,6 +364,8 @@ def plain_method(
     if isinstance(receiver, Tensor):
         return tensor_method(world, node, receiver, name, key, inputs)
     if isinstance(receiver, Number | Constant):
+        if receiver.key.endswith(GRADIENTS):
+            touch_gradients(world, node, receiver, name)
         return Number(key)
     if isinstance(receiver, Container | Sequence):
         return element(world, receiver, inputs[0] if inputs else NONE)
@@ -409,9 +411,11 @@ def tensor_method(
     return found
 
 
+GRADIENTS = (".grad", ".grad.data")
+
+
 def touch_gradients(world: World, node: ast.Call, receiver: Value, name: str) -> None:
-    text = receiver.key
-    if text.endswith((".grad", ".grad.data")):
+    if receiver.key.endswith(GRADIENTS):
         if name in ("zero_", "detach_"):
             world.emit(Kind.ZERO_GRAD, node, None)
         elif name.endswith("_"):

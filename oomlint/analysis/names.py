@@ -21,6 +21,10 @@ def lookup(world: World, frame: Frame, name: str) -> Value:
         if name in scope.names:
             return scope.names[name]
         scope = scope.parent
+    script = world.frames[0] if world.frames else frame
+    if script.module is frame.module and name in script.names:
+        # A function that the script itself calls sees what the script has bound by now.
+        return script.names[name]
     return global_name(world, frame.module, name)
 
 
