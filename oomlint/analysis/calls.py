@@ -13,7 +13,7 @@ from oomlint.analysis.knowledge import Role
 from oomlint.analysis.methods import METHODS, method_backward, plain_method
 from oomlint.analysis.opaque import emit_opaque, opaque
 from oomlint.analysis.outside import call_external
-from oomlint.analysis.roles import is_optimizer, role_of
+from oomlint.analysis.roles import is_optimizer, is_own_optimizer, role_of
 from oomlint.analysis.state import Kind, World
 from oomlint.analysis.taught_calls import call_taught
 from oomlint.analysis.things import construct, made_at
@@ -194,7 +194,10 @@ def call_attribute(
         if method is not None and not (receiver.is_module and name == "forward"):
             bound = bound_method(world, method, receiver)
             if isinstance(bound, Callable):
-                return follow(world, bound, arguments, keywords, node)
+                start = len(world.events)
+                result = follow(world, bound, arguments, keywords, node)
+                complete_own_optimizer(world, node, receiver, name, start)
+                return result
         if name in receiver.attributes or (method is None and name not in METHODS):
             held = settled(instance_attribute(world, receiver, name))
             if not isinstance(held, Unknown) or held.role in (Role.MODEL, Role.CRITERION):
@@ -214,6 +217,21 @@ def call_attribute(
     if knowledge.CLIP_METHOD.match(name):
         return clip(world, node, arguments, keywords, receiver)
     return plain_method(world, node, receiver, name, arguments, keywords)
+
+
+def complete_own_optimizer(
+    world: World, node: ast.Call, receiver: Instance, name: str, start: int
+) -> None:
+    """An optimizer of the project steps and zeroes, even where that is not seen inside of it."""
+    if name not in ("step", "zero_grad") or not is_own_optimizer(world, receiver):
+        return
+    if name == "zero_grad":
+        world.emit(Kind.ZERO_GRAD, node, receiver)
+    elif not any(event.kind in STEPPING for event in world.events[start:]):
+        world.emit(Kind.STEP, node, receiver)
+
+
+STEPPING = frozenset({Kind.STEP, Kind.SCALER_STEP, Kind.ENGINE_STEP})
 
 
 def call_super(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from oomlint.analysis import classes, knowledge
 from oomlint.analysis.knowledge import Evidence, Role
 from oomlint.analysis.state import World
 from oomlint.analysis.values import Instance, Sequence, Thing, Unknown, Value, ancestors, settled
+
+OPTIMIZER_CLASS = re.compile(r"Optim(izer|izers)?($|[A-Z_])")
 
 
 def role_of(world: World, value: Value | None) -> Role | None:
@@ -31,7 +35,14 @@ def instance_role(world: World, value: Instance) -> Role | None:
         role = knowledge.role_of_constructor(base)
         if role is not None:
             return role
-    return None
+    return Role.OPTIMIZER if is_own_optimizer(world, value) else None
+
+
+def is_own_optimizer(world: World, value: Instance) -> bool:
+    """Whether a class of the project is an optimizer, or one around another, by what it can do."""
+    if value.cls is None or not OPTIMIZER_CLASS.search(value.cls.name):
+        return False
+    return all(classes.find_method(world, value.cls, name) for name in ("step", "zero_grad"))
 
 
 def is_optimizer(world: World, value: Value | None) -> bool:

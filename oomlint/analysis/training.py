@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from oomlint.analysis import classes
 from oomlint.analysis.following import decorated_mode
@@ -120,6 +121,20 @@ def prove(value: Value, depth: int = 0) -> None:
         return
     if len(carriers) == 1:
         prove(carriers[0], depth + 1)
+    elif isinstance(value, Tensor) and value.made_by in ("+", "-"):
+        for term in summands(value):
+            prove(term, depth + 1)
+
+
+def summands(value: Value) -> Iterator[Tensor]:
+    """The averaged terms of a sum, weighed or not: each stands there for its gradient."""
+    for part in value.parents:
+        if not isinstance(part, Tensor) or part.graph is False:
+            continue
+        if part.reduction in ("mean", "sum") or part.loss:
+            yield part
+        elif part.made_by in ("+", "-", "*", "/", "neg"):
+            yield from summands(part)
 
 
 def clip(
