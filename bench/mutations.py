@@ -89,6 +89,7 @@ def evaluates(code: Code, region: ast.AST, scope: Scope, switch: ast.expr) -> bo
         ast.unparse(call.func).removesuffix(".forward") in networks
         and call.lineno > networks[ast.unparse(call.func).removesuffix(".forward")]
         and not is_switched(code, call, switch)
+        and code.repeated(call)
         and not feeds_backward(code, scope, call)
         for call in inside
     )
@@ -102,8 +103,10 @@ def feeds_backward(code: Code, scope: Scope, call: ast.Call) -> bool:
     """Whether a backward follows in the same loop, so that the graph may be meant for it."""
     loops = code.loops(call)
     return any(
-        backward.lineno > call.lineno and code.loops(backward)[:1] == loops[:1]
-        for backward, _ in code.backwards(scope)
+        other.lineno > call.lineno
+        and "backward" in last_name(other.func)
+        and code.loops(other)[:1] == loops[:1]
+        for other in code.calls_in(scope)
     )
 
 
@@ -310,7 +313,7 @@ def division_dropped(code: Code) -> Iterator[Site]:
     for scope in (code.tree, *code.functions):
         backwards = code.backwards(scope)
         windows = set(window_sizes(code, scope))
-        if len(backwards) != 1 or not windows:
+        if len(backwards) != 1 or not windows or divides_itself(backwards[0][0]):
             continue
         divisions = [
             one
@@ -333,6 +336,11 @@ def division_dropped(code: Code) -> Iterator[Site]:
         statement = code.statement(division)
         if within(division, call) or ast.unparse(loss) in assigned(statement):
             yield Site(division, code.replace(division, code.segment(division.left)))
+
+
+def divides_itself(backward: ast.Call) -> bool:
+    """`accelerator.backward(loss)`, `engine.backward(loss)`: these know the window, too."""
+    return bool(backward.args) and last_name(receiver_of(backward)) != "loss"
 
 
 def window_sizes(code: Code, scope: Scope) -> Iterator[str]:
@@ -513,7 +521,8 @@ def scheduler_hurried(code: Code) -> Iterator[Site]:
     for scope in (code.tree, *code.functions):
         steps = code.steps(scope)
         for call in code.called(scope, "step"):
-            if code.role(receiver_of(call)) != "scheduler" or call.args or call.keywords:
+            made = code.roles.get(ast.unparse(receiver_of(call)))
+            if made != "scheduler" or call.args or call.keywords:
                 continue
             statement = code.statement(call)
             if not isinstance(statement, ast.Expr) or len(steps) != 1 or not code.loops(call):
