@@ -132,16 +132,20 @@ def rollout(action: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "action",
-    ["policy(obs).cpu().numpy()", "policy(obs).detach().numpy()", "policy(obs).argmax().item()"],
+    [
+        "policy(obs).detach().cpu().numpy()",
+        "policy(obs).detach().numpy()",
+        "policy(obs).argmax().item()",
+        "policy(obs).max(1)[1].item()",
+        "torch.max(policy(obs), 1)[1].item()",
+    ],
 )
 def test_a_rollout_that_only_acts(action: str) -> None:
     assert rollout(action) == ["5: policy(obs) (environment step)"]
 
 
-@pytest.mark.xfail(strict=True, reason="an index of the largest output is no cut of the graph")
-@pytest.mark.parametrize("action", ["policy(obs).max(1)[1].item()"])
-def test_a_rollout_that_acts_by_an_index(action: str) -> None:
-    assert rollout(action) == ["5: policy(obs) (environment step)"]
+def test_a_rollout_that_uses_the_largest_output_itself() -> None:
+    assert rollout("policy(obs).max(1)[0]") == []
 
 
 def test_the_function_that_evaluates_is_pointed_at() -> None:

@@ -14,13 +14,14 @@ from oomlint.analysis.iteration import item_of, iterations_of
 from oomlint.analysis.modules import Module
 from oomlint.analysis.names import evaluate_name
 from oomlint.analysis.operations import evaluate_binary, evaluate_compare, evaluate_unary, is_plain
-from oomlint.analysis.state import World
+from oomlint.analysis.state import Kind, World
 from oomlint.analysis.values import (
     NONE,
     Callable,
     Constant,
     Container,
     Number,
+    Tensor,
     Unknown,
     Value,
     join,
@@ -75,7 +76,17 @@ def evaluate_conditional(world: World, node: ast.IfExp) -> Value:
 def evaluate_subscript(world: World, node: ast.Subscript) -> Value:
     receiver = settled(evaluate(world, node.value))
     index = evaluate(world, node.slice)
-    return element(world, receiver, index)
+    found = element(world, receiver, index)
+    if is_index(receiver, found):
+        # `outputs.max(1)[1]` carries no graph on: it is a cut, as `argmax` is.
+        world.emit(Kind.DETACH, node, None, receiver)
+    return found
+
+
+def is_index(receiver: Value, found: Value) -> bool:
+    """Whether an element says where in a tensor the largest values are, not what they are."""
+    of_pair = isinstance(receiver, Tensor) and receiver.key.endswith(".indexed()")
+    return of_pair and isinstance(found, Tensor) and found.graph is False
 
 
 def evaluate_display(world: World, node: ast.Tuple | ast.List | ast.Set) -> Value:
