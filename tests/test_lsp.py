@@ -367,7 +367,10 @@ def test_the_answer_follows_the_other_files_of_the_project(tmp_path: Path) -> No
     text = "import torch\n" + EVALUATE.replace("model,", "model: torch.nn.Module,")
     (tmp_path / "a.py").write_text(text)
     with Client(tmp_path) as client:
-        assert [item["code"] for item in client.open("a.py", text)] == ["OOM101"]
+        (found,) = client.open("a.py", text)
+        assert found["code"] == "OOM101"
+        page = "/docs/rules/oom101-eval-without-no-grad.md"
+        assert found["codeDescription"]["href"].endswith(page)
         (tmp_path / "b.py").write_text(CALLER)
         client.tell("textDocument/didSave", {"textDocument": {"uri": client.uri("b.py")}})
         assert client.published("a.py", 1) == []

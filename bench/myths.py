@@ -1,0 +1,661 @@
+"""Measures what is often said of training memory and does not hold when it is run.
+
+Each function below is one myth: its docstring is the claim and, after a blank line, the truth; it
+measures, asserts the refutation and returns its figures. `--write` keeps them in docs/myths.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import inspect
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Callable, Iterable
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+FIGURES = Path(__file__).with_name("myths.tsv")
+PAGE = ROOT / "docs" / "myths.md"
+MIB = 2**20
+WIDTH, BATCH, WINDOW = 256, 32, 4
+
+Figures = list[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Myth:
+    """`rules` find the real fault behind it; `modelled`: the allocator itself decides."""
+
+    name: str
+    measure: Callable[[], Figures]
+    rules: tuple[str, ...]
+    modelled: bool
+    capacity: int | None
+
+    @property
+    def claim(self) -> str:
+        return paragraphs(self.measure)[0]
+
+    @property
+    def truth(self) -> str:
+        return paragraphs(self.measure)[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A row of myths.tsv."""
+
+    myth: str
+    device: str
+    torch: str
+    what: str
+    value: str
+
+
+MYTHS: dict[str, Myth] = {}
+
+# Said as often, but nothing that is measured here could refute or confirm it.
+UNMEASURED = (
+    ("Pinned host memory leaks on the device.", "the emulated device has no pinned pages"),
+    ("memory_profiler and py-spy show GPU memory.", "emulated device memory *is* host memory"),
+    ("`cudnn.benchmark` guards against OOM.", "cuDNN does not run on the CPU"),
+    ("A container's memory limit guards against CUDA OOM.", "it needs a container and a GPU"),
+    ("`use_cache=True` turns PagedAttention on.", "it needs transformers and a serving engine"),
+)
+
+
+def myth(
+    *rules: str, modelled: bool = False, capacity: int | None = None
+) -> Callable[[Callable[[], Figures]], Callable[[], Figures]]:
+    def enter(measure: Callable[[], Figures]) -> Callable[[], Figures]:
+        name = measure.__name__
+        MYTHS[name] = Myth(name, measure, rules, modelled, capacity)
+        return measure
+
+    return enter
+
+
+def paragraphs(measure: Callable[[], Figures]) -> list[str]:
+    return [
+        " ".join(part.split()) for part in inspect.cleandoc(measure.__doc__ or "").split("\n\n")
+    ]
+
+
+def network(depth: int = 4, width: int = WIDTH) -> Any:
+    from torch import nn
+
+    layers = [part for _ in range(depth) for part in (nn.Linear(width, width), nn.Tanh())]
+    return nn.Sequential(*layers).cuda()
+
+
+def inputs(batch: int = BATCH, width: int = WIDTH) -> Any:
+    import torch
+
+    return torch.randn(batch, width, device="cuda")
+
+
+def loss_of(model: Any, batch: Any) -> Any:
+    return model(batch).pow(2).mean()
+
+
+def allocated() -> int:
+    import torch
+
+    gc.collect()
+    return torch.cuda.memory_allocated()
+
+
+def gradient(model: Any) -> Any:
+    import torch
+
+    return torch.cat([p.grad.flatten() for p in model.parameters()]).clone()
+
+
+def size(count: int) -> str:
+    return f"{count:,} bytes" if abs(count) < MIB else f"{count / MIB:.2f} MiB"
+
+
+def growth(values: list[int]) -> int:
+    """Bytes a step, after a first one in which gradients and states are made."""
+    return max(abs(after - before) for before, after in itertools.pairwise(values[1:]))
+
+
+@myth("OOM201")
+def undivided_loss() -> Figures:
+    """Accumulating gradients without dividing the loss makes memory grow.
+
+    Gradients add up in the same tensors, divided or not. What grows is their size: the gradient
+    at the step is as many times too large as there are micro-batches in a window.
+    """
+    import torch
+
+    norms, peaks, ends = [], [], []
+    batches = [inputs() for _ in range(WINDOW)]
+    for divisor in (1, WINDOW):
+        torch.manual_seed(0)
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        bytes_at_step = []
+        for step in range(6):
+            if step == 2:
+                torch.cuda.reset_peak_memory_stats()
+            for batch in batches:
+                (loss_of(model, batch) / divisor).backward()
+            norm = gradient(model).norm().item()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=False)
+            bytes_at_step.append(allocated())
+        norms.append(norm)
+        peaks.append(torch.cuda.max_memory_allocated())
+        ends.append(growth(bytes_at_step))
+        del model, optimizer
+    assert ends == [0, 0], ends
+    assert abs(peaks[0] - peaks[1]) <= 1024, peaks
+    assert abs(norms[0] / norms[1] - WINDOW) < 1e-3, norms
+    return [
+        ("growth per step, not divided", size(ends[0])),
+        ("peak, not divided / divided", f"{peaks[0]:,} / {peaks[1]:,} bytes"),
+        (f"gradient norm at the step, not divided / divided by {WINDOW}", ratio(*norms)),
+    ]
+
+
+def ratio(one: float, other: float) -> str:
+    return f"{one:.4g} / {other:.4g} = {one / other:.2f}"
+
+
+@myth("OOM203")
+def missing_zero_grad() -> Figures:
+    """Without `zero_grad` memory grows with every step.
+
+    The next backward adds to the gradient that is there, in place. Memory stays; the gradient is
+    the sum of all backward passes since the start.
+    """
+    import torch
+
+    model, batch = network(), inputs()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    ends, norms = [], []
+    for _ in range(10):
+        loss_of(model, batch).backward()
+        optimizer.step()
+        norms.append(gradient(model).norm().item())
+        ends.append(allocated())
+    assert growth(ends) == 0, ends
+    assert abs(norms[-1] / norms[0] - 10) < 1e-3, norms
+    return [
+        ("growth per step without `zero_grad`", size(growth(ends))),
+        ("gradient norm at step 10 / step 1, same batch", ratio(norms[-1], norms[0])),
+    ]
+
+
+@myth()
+def frozen_parameters_in_the_optimizer() -> Figures:
+    """Frozen parameters must be filtered out of the optimizer, or it keeps state for them.
+
+    An optimizer makes the state of a parameter in the first step in which that has a gradient. A
+    frozen one never has, so Adam keeps nothing for it, filtered or not.
+    """
+    import torch
+
+    states, entries = [], []
+    for filtered in (False, True):
+        torch.manual_seed(0)
+        model = network(depth=8)
+        for parameter in model[:8].parameters():
+            parameter.requires_grad_(False)
+        chosen = [p for p in model.parameters() if p.requires_grad or not filtered]
+        optimizer = torch.optim.Adam(chosen)
+        loss_of(model, inputs()).backward()
+        before = allocated()
+        optimizer.step()
+        states.append(allocated() - before)
+        entries.append((len(optimizer.state), len(chosen)))
+        del model, chosen, optimizer, parameter
+    assert states[0] == states[1] > 0, states
+    assert entries[0][0] == entries[1][0] == 8, entries
+    return [
+        ("bytes of Adam's state, all parameters given", size(states[0])),
+        ("bytes of Adam's state, frozen ones filtered out", size(states[1])),
+        ("parameters with state / given, not filtered", "{} / {}".format(*entries[0])),
+    ]
+
+
+@myth()
+def lambda_lr_leaks() -> Figures:
+    """`LambdaLR` leaks memory, because it keeps its lambda.
+
+    It keeps one function and a few numbers, however often it is stepped.
+    """
+    import torch
+
+    optimizer = torch.optim.SGD(network().parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+    optimizer.step()
+
+    def advance(steps: int) -> None:
+        for _ in range(steps):
+            schedule.step()
+
+    device = allocated()
+    host, objects = traced(lambda: advance(10_000))
+    assert allocated() == device
+    assert host < 10_000 and objects < 100, (host, objects)
+    return [
+        ("device bytes after 10,000 steps of the schedule", size(allocated() - device)),
+        ("Python's own bytes after them", size(host)),
+        ("objects more", str(objects)),
+    ]
+
+
+def traced(work: Callable[[], object]) -> tuple[int, int]:
+    """Bytes and objects that Python holds more after the work, of whose result it keeps hold."""
+    work()  # caches fill
+    gc.collect()
+    tracemalloc.start()
+    objects = len(gc.get_objects())
+    before = tracemalloc.get_traced_memory()[0]
+    kept = work()
+    gc.collect()
+    after = tracemalloc.get_traced_memory()[0]
+    more = len(gc.get_objects()) - objects
+    tracemalloc.stop()
+    del kept
+    return after - before, more
+
+
+@myth("OOM102")
+def logged_item() -> Figures:
+    """Logging `loss.item()` in every step accumulates GPU memory.
+
+    `item()` makes a number of the host, and no number takes device memory. What accumulates is the
+    loss itself, when *it* is kept.
+    """
+    import torch
+
+    figures = []
+    for kept in (float, torch.Tensor):
+        model, batch = network(), inputs()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        log, ends = [], []
+        for _ in range(50):
+            loss = loss_of(model, batch)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            log.append(loss.item() if kept is float else loss)
+            ends.append(allocated())
+        figures.append(ends[-1] - ends[1])
+        del model, optimizer, loss, log
+    assert figures[0] == 0, figures
+    assert figures[1] >= 48 * 4, figures
+    return [
+        ("growth over 48 steps, `loss.item()` kept", size(figures[0])),
+        ("growth over 48 steps, `loss` kept", size(figures[1])),
+    ]
+
+
+@myth("OOM414", modelled=True, capacity=100 * MIB)
+def del_needs_empty_cache() -> Figures:
+    """After `del x`, `empty_cache()` is needed before the memory can be used again.
+
+    The caching allocator gives the block to the next tensor that fits, without asking the driver.
+    `empty_cache` gives blocks that no tensor uses back to the driver, no more.
+    """
+    import torch
+
+    def make() -> Any:
+        return torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
+
+    first = make()
+    reserved = torch.cuda.memory_reserved()
+    with contextlib.suppress(torch.OutOfMemoryError):
+        make()
+        raise AssertionError("two of them fit, which shows nothing")
+    requests = device_requests()
+    del first
+    second = make()
+    assert torch.cuda.memory_reserved() == reserved
+    assert device_requests() == requests
+    figures = [
+        ("device memory", "100 MiB"),
+        ("first tensor, deleted, then second", f"64 MiB, then {size(second.nbytes)}: it fits"),
+        ("requests to the driver for the second", str(device_requests() - requests)),
+        ("reserved before / after", f"{size(reserved)} / {size(torch.cuda.memory_reserved())}"),
+    ]
+    del second
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == 0
+    return [*figures, ("reserved after `del` and `empty_cache()`", "0 bytes")]
+
+
+def device_requests() -> int:
+    import torch
+
+    return int(torch.cuda.memory_stats()["num_device_alloc"])
+
+
+@myth("OOM111")
+def average_of_a_state_dict() -> Figures:
+    """An exponential moving average over `state_dict()` builds an autograd graph.
+
+    The tensors of a `state_dict` are detached: nothing is recorded. An average of `parameters()`
+    outside of `no_grad` is one that does build it.
+    """
+    grown, graphs = [], []
+    for live in (False, True):
+        model = network()
+        average = {key: value.clone() for key, value in model.state_dict().items()}
+        for _ in range(20):
+            weights = dict(model.named_parameters()) if live else model.state_dict()
+            for key, value in weights.items():
+                average[key] = 0.9 * average[key] + 0.1 * value
+        graphs.append(sum(value.grad_fn is not None for value in average.values()))
+        grown.append(nodes(average.values()))
+        del model, average, weights, value
+    assert graphs[0] == grown[0] == 0, (graphs, grown)
+    assert graphs[1] == 8 and grown[1] > 20 * 8, (graphs, grown)
+    return [
+        ("averages with a graph after 20 updates, of `state_dict()`", str(graphs[0])),
+        ("autograd nodes behind them", str(grown[0])),
+        ("averages with a graph, of `parameters()`", str(graphs[1])),
+        ("autograd nodes behind them", str(grown[1])),
+    ]
+
+
+def nodes(tensors: Iterable[Any]) -> int:
+    """How many autograd nodes are reached from some tensors."""
+    open_nodes = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+    seen = set(open_nodes)
+    while open_nodes:
+        for following, _ in open_nodes.pop().next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                open_nodes.append(following)
+    return len(seen)
+
+
+@myth("OOM414", modelled=True)
+def memory_reserved_reserves() -> Figures:
+    """`torch.cuda.memory_reserved()` reserves memory for the process.
+
+    It reads a counter of the allocator, and changes nothing.
+    """
+    import torch
+
+    held = inputs()
+    before = allocated(), torch.cuda.memory_reserved(), device_requests()
+    for _ in range(1000):
+        torch.cuda.memory_reserved()
+    after = allocated(), torch.cuda.memory_reserved(), device_requests()
+    assert before == after, (before, after)
+    del held
+    return [
+        ("reserved before 1,000 calls / after", f"{size(before[1])} / {size(after[1])}"),
+        ("requests to the driver", str(after[2] - before[2])),
+    ]
+
+
+@myth("OOM202")
+def zero_grad_outside_of_the_window() -> Figures:
+    """With accumulation, `zero_grad()` belongs outside of the `if` of the window, or gradients run
+    away.
+
+    Inside of the `if`, behind the step, every window begins at zero, and nothing runs away.
+    Outside, the gradients of all micro-batches but the last are erased before the step.
+    """
+    import torch
+
+    torch.manual_seed(0)
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    batches = [inputs() for _ in range(WINDOW)]
+    single = []
+    for batch in batches:
+        optimizer.zero_grad()
+        loss_of(model, batch).backward()
+        single.append(gradient(model))
+    seen: dict[bool, list[Any]] = {}
+    for outside in (False, True):
+        optimizer.zero_grad()
+        seen[outside] = []
+        for index, batch in enumerate(batches * 5, 1):
+            if outside:
+                optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            if index % WINDOW == 0:
+                seen[outside].append(gradient(model))
+                optimizer.step()
+                if not outside:
+                    optimizer.zero_grad()
+    norms = [one.norm().item() for one in seen[False]]
+    assert max(norms) - min(norms) < 1e-6, norms
+    assert torch.allclose(seen[False][-1], sum(single))
+    assert torch.equal(seen[True][-1], single[-1])
+    return [
+        ("gradient norm at the first / fifth step, inside", ratio(norms[0], norms[-1])),
+        ("inside: the step sees", f"the sum of all {WINDOW} micro-batches"),
+        ("outside: the step sees", f"the last one of {WINDOW} micro-batches alone"),
+        ("gradient norm, inside / outside", ratio(norms[-1], seen[True][-1].norm().item())),
+    ]
+
+
+@myth()
+def memory_in_proportion_to_the_batch() -> Figures:
+    """Memory is proportional to batch size times (parameters + activations).
+
+    Parameters and optimizer state are the same at every batch size; only activations grow with it.
+    The peak is a straight line that does not begin at zero.
+    """
+    import torch
+
+    peaks = {}
+    for batch in (512, 1024, 2048):
+        torch.manual_seed(0)
+        model = network(width=512)
+        optimizer = torch.optim.Adam(model.parameters(), foreach=False)
+        for _ in range(3):
+            torch.cuda.reset_peak_memory_stats()
+            optimizer.zero_grad()
+            loss_of(model, inputs(batch, 512)).backward()
+            optimizer.step()
+        peaks[batch] = torch.cuda.max_memory_allocated()
+        states = 3 * 4 * sum(p.numel() for p in model.parameters())
+        del model, optimizer
+    slope = (peaks[2048] - peaks[1024]) / 1024
+    start = peaks[2048] - slope * 2048
+    assert abs((peaks[1024] - peaks[512]) / 512 - slope) < 0.02 * slope, peaks
+    assert 0.9 * states < start < 1.1 * states, (peaks, start, states)
+    assert peaks[2048] < 3 * peaks[512], peaks
+    return [
+        *((f"peak at batch {batch}", size(peak)) for batch, peak in peaks.items()),
+        ("factor from batch 512 to 2048 (4 was claimed)", f"{peaks[2048] / peaks[512]:.2f}"),
+        ("where the line begins, at batch 0", f"{start / MIB:.2f} MiB"),
+        ("parameters and Adam's state", size(states)),
+    ]
+
+
+@myth()
+def activations_grow_exponentially() -> Figures:
+    """Activations grow exponentially with the batch size.
+
+    They grow in proportion: each sample saves the same bytes.
+    """
+    model = network()
+    saved = {}
+    for batch in (32, 64, 128, 256):
+        given = inputs(batch)
+        before = allocated()
+        loss = loss_of(model, given)
+        saved[batch] = allocated() - before
+        del loss
+    shares = [count / batch for batch, count in saved.items()]
+    assert max(shares) < 1.02 * min(shares), saved
+    return [
+        (f"activations at batch {batch}", f"{size(count)}, {count / batch:,.0f} a sample")
+        for batch, count in saved.items()
+    ]
+
+
+@myth("OOM405", modelled=True, capacity=16 * MIB)
+def signal_handler_catches_oom() -> Figures:
+    """A handler for SIGSEGV or SIGABRT saves the run when the GPU is out of memory.
+
+    Running out of CUDA memory is a Python exception. No signal is sent, and an `except` handles it.
+    """
+    import torch
+
+    calls = []
+    for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGTERM):
+        signal.signal(number, lambda *given: calls.append(given))
+    caught = 0
+    for _ in range(5):
+        try:
+            torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
+        except torch.OutOfMemoryError:
+            caught += 1
+    assert (caught, calls) == (5, []), (caught, calls)
+    return [
+        ("allocations of 64 MiB on a device of 16 MiB", "5"),
+        ("`torch.OutOfMemoryError` raised and caught", str(caught)),
+        ("calls of the handlers for SIGSEGV, SIGABRT and SIGTERM", str(len(calls))),
+    ]
+
+
+def measured(name: str, device: str) -> list[Figure]:
+    """The figures of one myth, from a process of its own. Raises ValueError."""
+    command = [sys.executable, __file__, "--child", name, "--device", device]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    if done.returncode:
+        raise ValueError(f"{name}: {done.stderr.strip()}")
+    torch, pairs = json.loads(done.stdout.splitlines()[-1])
+    return [Figure(name, device, torch, what, value) for what, value in pairs]
+
+
+def child(name: str, device: str) -> None:
+    import warnings
+
+    warnings.filterwarnings("ignore", "Failed to initialize NumPy")
+    import torch
+
+    chosen = MYTHS[name]
+    if device == "emulated":
+        from oomlint.verify import emulation
+
+        emulation.install(chosen.capacity or emulation.DEFAULT_CAPACITY)
+    elif chosen.capacity is not None:
+        total = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(chosen.capacity / total)
+    torch.manual_seed(0)
+    gc.collect()
+    gc.freeze()  # what torch itself made need not be searched again and again
+    print(json.dumps([torch.__version__, chosen.measure()]), flush=True)
+    os._exit(0)
+
+
+def read_figures(text: str) -> list[Figure]:
+    return [Figure(*line.split("\t")) for line in text.splitlines()[1:]]
+
+
+def format_figures(figures: Iterable[Figure]) -> str:
+    """In the order of the myths, of each first what the emulated device showed."""
+    order = list(MYTHS)
+    ordered = sorted(figures, key=lambda one: (order.index(one.myth), one.device != "emulated"))
+    rows = [tuple(field.name for field in fields(Figure)), *map(astuple, ordered)]
+    return "".join("\t".join(cells) + "\n" for cells in rows)
+
+
+def merged(old: Iterable[Figure], new: Iterable[Figure]) -> list[Figure]:
+    """The newest figures of each myth and device; those of myths that are gone go, too."""
+    new = list(new)
+    again = {(one.myth, one.device) for one in new}
+    kept = [one for one in old if (one.myth, one.device) not in again and one.myth in MYTHS]
+    return kept + new
+
+
+def page(figures: Iterable[Figure]) -> str:
+    rows = list(figures)
+    lines = [
+        "<!-- written by `python bench/myths.py --write`; change bench/myths.py instead -->",
+        "",
+        "# Myths",
+        "",
+        "What is often said of training memory and does not hold when it is run. Each claim is a"
+        " function of [bench/myths.py](../bench/myths.py) that measures, and fails if the claim"
+        " held. `python bench/myths.py` runs all of them again, without a GPU; with `--device"
+        " cuda` on one.",
+        "",
+        "The emulated device computes real numbers on the CPU and counts memory as CUDA's caching"
+        " allocator does. Where that allocator itself is what the claim is about, the text says"
+        " so: the figures then are those of a model of it.",
+    ]
+    for chosen in MYTHS.values():
+        lines += ["", f"## {chosen.claim}", "", f"Measured, this is not so. {chosen.truth}"]
+        lines += remarks(chosen)
+        lines += ["", "| Measured | | Device | torch |", "|---|---|---|---|"]
+        lines += [
+            f"| {one.what} | {one.value} | {one.device} | {one.torch} |"
+            for one in rows
+            if one.myth == chosen.name
+        ]
+        lines += ["", f"`python bench/myths.py {chosen.name}`"]
+    lines += ["", "## Not measured", ""]
+    lines += ["These are said as often, and nothing here can tell whether they hold:", ""]
+    lines += [f"- {claim} Not measured, because {why}." for claim, why in UNMEASURED]
+    return "\n".join([*lines, ""])
+
+
+def remarks(chosen: Myth) -> list[str]:
+    lines = []
+    if chosen.modelled:
+        lines += ["", "The allocator decides this, so the emulated figures show its model."]
+    if chosen.rules:
+        from oomlint.registry import find_rule
+        from oomlint.rule import page_name
+
+        links = [
+            f"[{code}](rules/{page_name(code, find_rule(code).name)})" for code in chosen.rules
+        ]
+        lines += ["", f"The fault behind it is found by {' and '.join(links)}."]
+    return lines
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(MYTHS))
+    parser.add_argument("--device", default="emulated", choices=["emulated", "cuda"])
+    parser.add_argument("--write", action="store_true", help="keep the figures in docs/myths.md")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        child(options.child, options.device)
+    figures: list[Figure] = []
+    failed = 0
+    for name in options.names or MYTHS:
+        print(f"{MYTHS[name].claim}", flush=True)
+        try:
+            found = measured(name, options.device)
+        except ValueError as error:
+            print(f"  not refuted: {error}", file=sys.stderr)
+            failed += 1
+            continue
+        print("\n".join(f"  {one.what}: {one.value}" for one in found), flush=True)
+        figures += found
+    if options.write and not failed:
+        old = read_figures(FIGURES.read_text("utf-8")) if FIGURES.exists() else []
+        text = format_figures(merged(old, figures))
+        FIGURES.write_text(text, encoding="utf-8")
+        PAGE.write_text(page(read_figures(text)), encoding="utf-8")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
