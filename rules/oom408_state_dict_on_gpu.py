@@ -105,7 +105,8 @@ class Copy:
 
 
 def copies(module: Module) -> Iterator[Copy]:
-    for node in ast.walk(module.tree):
+    copying: list[ast.AST] = [site.node for site in sites.named(module, "deepcopy")]
+    for node in [*copying, *module.index.by_kind[ast.DictComp]]:
         state = copied_state(module, node)
         owner = state or copied_model(module, node)
         if owner is None or not isinstance(node, ast.expr):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from oomlint.analysis import knowledge
 from oomlint.analysis.modules import Function, Module, written
-from oomlint.analysis.sites import bindings, own_nodes, qualified_name
+from oomlint.analysis.sites import SCOPES, bindings, qualified_name
 
 # How a mix of old and new is written: `1 - decay` beside a product, a literal share, or in place.
 BLEND = (
@@ -44,12 +44,16 @@ class Update:
 
 
 def updates(module: Module) -> Iterator[Update]:
-    for function in (None, *module.all_functions):
-        nodes = own_nodes(module.tree if function is None else function.node)
-        for node in nodes:
-            found = update_of(module, node, function)
-            if found is not None and is_blend(module, found, function):
-                yield found
+    kinds = module.index.by_kind
+    nodes = [*kinds[ast.Assign], *kinds[ast.AugAssign], *kinds[ast.Expr]]
+    for node in sorted(nodes, key=lambda n: n.lineno):  # type: ignore[attr-defined] # statements
+        scope = next((p for p in module.enclosing(node) if isinstance(p, SCOPES)), None)
+        if isinstance(scope, ast.ClassDef):
+            continue
+        function = module.by_node[scope] if scope is not None else None
+        found = update_of(module, node, function)
+        if found is not None and is_blend(module, found, function):
+            yield found
 
 
 def update_of(module: Module, node: ast.AST, function: Function | None) -> Update | None:

@@ -60,7 +60,7 @@ class Arm:
 
 def arms(module: Module) -> Iterator[Arm]:
     """Every place in a file that handles an out-of-memory error, in source order."""
-    for node in ast.walk(module.tree):
+    for node in module.index.by_kind[ast.Try]:
         if isinstance(node, ast.Try):
             function = module.function_of(node)
             for handler in node.handlers:
