@@ -206,6 +206,10 @@ def container_element(world: World, receiver: Container, index: Value, key: str)
     held = [*receiver.items, *receiver.names.values()]
     if not held:
         return unknown(key, "")
+    if receiver.kind == "dict" and not receiver.items:
+        if isinstance(index, Constant) and isinstance(index.value, str):
+            # What another dict brought in by `update` is none of the entries that are known.
+            return unknown(key, index.value)
     result = held[0]
     for value in held[1:4]:
         result = join(result, value)

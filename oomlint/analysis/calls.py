@@ -195,9 +195,9 @@ def call_attribute(
             bound = bound_method(world, method, receiver)
             if isinstance(bound, Callable):
                 start = len(world.events)
-                result = follow(world, bound, arguments, keywords, node)
+                returned = follow(world, bound, arguments, keywords, node)
                 complete_own_optimizer(world, node, receiver, name, start)
-                return result
+                return returned
         if name in receiver.attributes or (method is None and name not in METHODS):
             held = settled(instance_attribute(world, receiver, name))
             if not isinstance(held, Unknown) or held.role in (Role.MODEL, Role.CRITERION):

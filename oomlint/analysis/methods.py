@@ -127,10 +127,21 @@ def method_unscale_all(
 def method_update(
     world: World, node: ast.Call, receiver: Value, arguments: Arguments, keywords: Keywords
 ) -> Value | None:
+    if isinstance(receiver, Container):
+        override(receiver, arguments)
     if role_of(world, receiver) is not Role.SCALER:
         return None
     world.emit(Kind.SCALER_UPDATE, node, None, receiver)
     return NONE
+
+
+def override(receiver: Container, arguments: Arguments) -> None:
+    """`defaults.update(options)`: no default is certain any more."""
+    if receiver.kind != "dict" or not any(isinstance(given, Unknown) for given in arguments):
+        return
+    for name, value in receiver.names.items():
+        if isinstance(value, Constant):
+            receiver.names[name] = unknown(f"{receiver.key}[{name!r}]", name)
 
 
 def method_scale(

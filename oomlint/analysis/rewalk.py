@@ -12,12 +12,14 @@ from oomlint.analysis.modules import assigned_to_self, written
 from oomlint.analysis.sites import class_of, sites
 from oomlint.analysis.state import Event, Kind, World
 from oomlint.analysis.values import (
+    Either,
     Instance,
     Tensor,
     Unknown,
     Value,
     ancestors,
     has_graph,
+    options,
 )
 from oomlint.analysis.walks import backwards
 
@@ -59,10 +61,10 @@ def is_needless(model: Model, call: ast.Call) -> bool:
 
 def walked_once(world: World, event: Event) -> bool:
     loss = event.value
-    if not isinstance(loss, Tensor) or world.statements >= MAX_STATEMENTS:
+    if not isinstance(loss, Tensor | Either) or world.statements >= MAX_STATEMENTS:
         return False
     graph = graph_of(loss)
-    if not is_followed(world, event, graph):
+    if not is_followed(world, event, loss):
         return False
     if world.returned is not None and shares(world.returned, graph):
         return False
@@ -87,7 +89,8 @@ def graph_of(loss: Value) -> dict[int, Value]:
     return {
         key: value
         for key, value in ancestors(loss).items()
-        if isinstance(value, Tensor) and (has_graph(value) or value is loss)
+        if isinstance(value, Tensor)
+        and (has_graph(value) or any(value is option for option in options(loss)))
     }
 
 
@@ -95,12 +98,12 @@ def shares(value: Value, graph: dict[int, Value]) -> bool:
     return any(key in graph and has_graph(found) for key, found in ancestors(value).items())
 
 
-def is_followed(world: World, event: Event, graph: dict[int, Value]) -> bool:
+def is_followed(world: World, event: Event, loss: Value) -> bool:
     """Whether everything in the graph was made before the backward, in sight, from fresh data."""
     made = {id(forward.value): forward for forward in world.of(Kind.FORWARD)}
-    if not any(key in made for key in graph):
+    if not all(any(key in made for key in graph_of(option)) for option in options(loss)):
         return False
-    for value in ancestors(event.value or next(iter(graph.values()))).values():
+    for value in ancestors(loss).values():
         if isinstance(value, Unknown) and value.role is None and CARRIED.search(value.name):
             if not DATA.search(value.key):
                 return False
