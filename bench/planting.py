@@ -20,7 +20,7 @@ ROLE_NAMES = {
     "optimizer": re.compile(r"opt(im|$|_|\d|[A-Z])|solver", re.IGNORECASE),
 }
 CONSTRUCTORS = {
-    "scheduler": re.compile(r"lr_scheduler\.\w+$|(?:LR|Restarts)$|_schedule\w*$"),
+    "scheduler": re.compile(r"lr_scheduler\.\w+$|(?:LR|Restarts)$|get_\w*_schedule(_with_\w+)?$"),
     "scaler": re.compile(r"\bGradScaler$"),
     "optimizer": re.compile(r"\boptim\.\w+$|\b(?:Adam|AdamW|SGD|RMSprop|Adagrad|Adadelta)$"),
 }
