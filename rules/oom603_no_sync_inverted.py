@@ -58,8 +58,9 @@ class NoSyncInverted(Rule):
     Unsafe: the ranks train on averaged gradients from now on.
 
     ## Measured
-    Four micro-batches: before the fix a step uses one backward pass that was not averaged over the
-    ranks, after it none.
+    Two ranks with gloo, four micro-batches: before the fix their gradients (norm 0.28) differ by
+    0.28, after it they are equal. On one rank: a step uses one backward pass without an average
+    before the fix and none after it.
 
     ## References
     - [PyTorch: DistributedDataParallel.no_sync](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html#torch.nn.parallel.DistributedDataParallel.no_sync)

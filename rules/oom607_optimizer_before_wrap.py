@@ -15,7 +15,6 @@ from oomlint.analysis.sites import Site
 from oomlint.analysis.synchronisation import FSDP
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
 
-
 # A word of every constructor that makes an optimizer.
 OPTIMIZERS = tuple(
     "optim Ada SGD RMSprop Lion Lamb LAMB LARS NAdam RAdam LBFGS Fused Ranger Prodigy".split()
