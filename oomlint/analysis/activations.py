@@ -12,9 +12,16 @@ from oomlint.analysis.answers import waypoint_at
 from oomlint.analysis.classes import dotted
 from oomlint.analysis.knowledge import TRANSPARENT
 from oomlint.analysis.layers import last_layer
-from oomlint.analysis.modules import Class, Function
+from oomlint.analysis.modules import Class, Function, written
 from oomlint.analysis.project import Project
-from oomlint.analysis.sites import Site, bound_names, class_of, is_self_attribute, sites
+from oomlint.analysis.sites import (
+    Site,
+    bound_names,
+    called,
+    class_of,
+    is_self_attribute,
+    sites,
+)
 from oomlint.analysis.tracing import (
     MAX_DEPTH,
     Place,
@@ -286,6 +293,8 @@ class Reader:
             known = definitions(place)
             if not known or any(part is not None for _, part in known):
                 return None
+            if is_lengthened(place, node):
+                return None
             return together(self.of_network(value, call, index, depth + 1) for value, _ in known)
         if not isinstance(node, ast.Call):
             return None
@@ -317,6 +326,14 @@ class Reader:
             kind = LAYERS.get(layer[2])
             return [Ending(kind, place)] if kind else None
         return self.of_network(place, place, None, depth + 1)
+
+
+def is_lengthened(place: Place, node: ast.expr) -> bool:
+    """Whether layers are added to a network after it was built: its last one is not known."""
+    return any(
+        site.receiver is not None and written(site.receiver) == written(node)
+        for site in called(place.module, "append", "extend", "insert", "add_module")
+    )
 
 
 def entry_of(place: Place, node: ast.Subscript) -> Place | None:

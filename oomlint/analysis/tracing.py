@@ -88,7 +88,7 @@ def of_name(place: Place, name: str) -> list[tuple[Place, int | None]] | None:
         return None
     # A name of an outer function or of the module: all that is ever bound to it, in any order.
     values = bindings(place.module, name, function.parent)
-    if not values or any(value is None for value in values):
+    if not values or any(value is None or is_continued(value, name) for value in values):
         return None
     outer = function.parent
     while outer is not None and name not in bound_names(outer):
@@ -105,9 +105,20 @@ def mentions(node: ast.AST, name: str) -> bool:
     return any(isinstance(part, ast.Name) and part.id == name for part in ast.walk(node))
 
 
+def is_continued(value: ast.expr, text: str) -> bool:
+    """`net = nn.Sequential(net, nn.Sigmoid())`: another end than the first binding says."""
+    is_chain = isinstance(value, ast.Call) and (classes.dotted(value.func) or "").endswith(
+        "Sequential"
+    )
+    return is_chain and any(
+        isinstance(part, ast.Name | ast.Attribute) and ast.unparse(part) == text
+        for part in ast.walk(value)
+    )
+
+
 def of_attribute(owner: Class, name: str) -> list[tuple[Place, int | None]] | None:
     values = owner.assigned.get(name)
-    if not values:
+    if not values or any(is_continued(value, f"self.{name}") for value, _ in values):
         return None
     return [
         (Place(value, method, owner.module), None)
