@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from oomlint.analysis import classes
 from oomlint.analysis.following import decorated_mode
 from oomlint.analysis.knowledge import Role
+from oomlint.analysis.modules import Class
 from oomlint.analysis.roles import instance_role, owners_of, role_of
 from oomlint.analysis.state import Event, Kind, World
 from oomlint.analysis.values import (
@@ -32,7 +34,7 @@ def forward(
 ) -> Value:
     name = model.name if isinstance(model, Unknown) else ""
     if isinstance(model, Instance) and instance_role(world, model) is Role.CRITERION:
-        return loss_of(world, node, model, arguments, keywords, "")
+        return loss_of(world, node, model, arguments, keywords, own_reduction(model.cls))
     inputs = [*arguments, *keywords.values()]
     grad = world.grad
     frozen = model.key in world.frozen and not any(has_graph(value) for value in inputs)
@@ -67,6 +69,18 @@ def eval_mode_of(world: World, model: Value) -> bool | None:
         if "." not in key:
             return None
         key = key.rsplit(".", 1)[0]
+
+
+SUMMED = re.compile(r"reduction\s*=\s*[\"']sum[\"']|size_average\s*=\s*False")
+
+
+def own_reduction(cls: Class | None) -> str:
+    """`sum` where a criterion of the project asks for sums, which is all that is read of it."""
+    if cls is None or not SUMMED.search(cls.module.source.text):
+        return ""
+    text = cls.module.source.text
+    found = re.search(rf"^class {cls.name}\b.*?(?=^\w|\Z)", text, re.MULTILINE | re.DOTALL)
+    return "sum" if found is not None and SUMMED.search(found.group()) else ""
 
 
 def loss_of(
