@@ -111,14 +111,21 @@ def shared(mode: Event) -> bool:
         asked = given(node)
         return bool(asked) and not isinstance(asked[0], ast.Constant)
     receiver = written(node.func.value)
+    guards = list(around(mode))
+    if any(FREEZES.search(written(guard.test)) for guard in guards):
+        return False
     return any(
         isinstance(part, ast.Call) and written(part.func) == f"{receiver}.train"
-        for guard in around(mode)
+        for guard in guards
         for part in ast.walk(guard)
     )
 
 
-def around(mode: Event) -> Iterator[ast.AST]:
+# A network that is trained in part keeps its statistics on purpose.
+FREEZES = re.compile(r"fr(ee|o)ze|fine_?tun|prob(e|ing)\b", re.IGNORECASE)
+
+
+def around(mode: Event) -> Iterator[ast.If | ast.IfExp]:
     """The conditions that a switch of the mode is an arm of, inside its function."""
     for parent in mode.module.enclosing(mode.node):
         if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):

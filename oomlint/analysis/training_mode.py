@@ -36,7 +36,7 @@ def stuck(world: World) -> Iterator[Stuck]:
         return
     trained = trained_forwards(world)
     for mode in switches:
-        if mode.subject is None or restored_by_decorator(world, mode):
+        if mode.subject is None or restored_by_decorator(world, mode) or is_chosen_anew(mode):
             continue
         found = trained_in(world, mode, trained)
         if found is not None and mode_matters(world, mode.subject):
@@ -128,6 +128,30 @@ def in_training_before(world: World, mode: Event, trained: dict[int, Event]) -> 
             if event.detail["eval_mode"] is not True and event.value and has_graph(event.value):
                 return True
     return False
+
+
+def is_chosen_anew(mode: Event) -> bool:
+    """Whether a loop around chooses the mode again: one branch trains, another one evaluates."""
+    called = mode.node.func if isinstance(mode.node, ast.Call) else None
+    if not isinstance(called, ast.Attribute):
+        return False
+    receiver = classes.dotted(called.value) or ""
+    for loop in mode.loops:
+        for node in ast.walk(loop.node):
+            if not isinstance(node, ast.If) or not node.orelse:
+                continue
+            arms = [modes_set(node.body, receiver), modes_set(node.orelse, receiver)]
+            here = any(part is mode.node for part in ast.walk(node))
+            if not here and all(arms) and arms[0] | arms[1] == {"train", "eval"}:
+                return True
+    return False
+
+
+def modes_set(block: list[ast.stmt], receiver: str) -> set[str]:
+    """Which of `train` and `eval` a block calls on a model."""
+    names = {f"{receiver}.{mode}": mode for mode in ("train", "eval")}
+    calls = (n for part in block for n in ast.walk(part) if isinstance(n, ast.Call))
+    return {names[text] for call in calls if (text := classes.dotted(call.func) or "") in names}
 
 
 def restored_by_decorator(world: World, mode: Event) -> bool:
