@@ -198,7 +198,7 @@ def is_handled(model: Model, window: Window) -> bool:
         return True
     if re.match(r"t?range\(", written(passed(loop.iter))) and "len(" not in goes_through:
         return True
-    return counts_the_rest(window) or steps_behind(model, window)
+    return counts_the_rest(window) or skips_the_rest(window) or steps_behind(model, window)
 
 
 def sources(module: Module, iterable: ast.expr, function: Function | None) -> Iterator[str]:
@@ -225,6 +225,34 @@ def counts_the_rest(window: Window) -> bool:
         return True
     text = function.code if function is not None else module.source.text
     return bool(re.search(rf"//\s*{re.escape(size)}\s*\)?\s*\*\s*{re.escape(size)}", text))
+
+
+def skips_the_rest(window: Window) -> bool:
+    """`step = i // n`, and the loop leaves or goes on when the epoch's steps are done."""
+    size = written(window.size) if window.size is not None else ""
+    body = list(getattr(window.loop.node, "body", []))
+    whole = [
+        node
+        for part in body
+        for node in ast.walk(part)
+        if isinstance(node, ast.BinOp)
+        if isinstance(node.op, ast.FloorDiv) and written(node.right) == size
+    ]
+    named = {
+        written(goal)
+        for part in body
+        if isinstance(part, ast.Assign) and any(node is part.value for node in whole)
+        for goal in part.targets
+    }
+    texts = named | {written(node) for node in whole}
+    return any(
+        isinstance(part, ast.If)
+        and isinstance(part.body[-1], ast.Continue | ast.Break)
+        and isinstance(part.test, ast.Compare)
+        and isinstance(part.test.ops[0], ast.Gt | ast.GtE | ast.Eq)
+        and written(part.test.left) in texts
+        for part in body
+    )
 
 
 def steps_behind(model: Model, window: Window) -> bool:
