@@ -17,7 +17,7 @@ class NoSyncWrongScope(Rule):
     """
     ## What it does
     Checks for `no_sync()` of a data-parallel model, and `accelerator.accumulate`, around a backward
-    whose forward ran outside of it.
+    whose forward ran outside of it, and for `require_backward_grad_sync` set between the two.
 
     ## Why is this bad?
     DistributedDataParallel decides in the forward whether the next backward averages gradients. A
@@ -70,12 +70,22 @@ class NoSyncWrongScope(Rule):
     code = "OOM602"
     name = "no-sync-wrong-scope"
     severity = Severity.WARNING
-    tokens = (("no_sync", "no_backward_sync", ".accumulate("), ("backward(",))
+    tokens = (
+        ("no_sync", "no_backward_sync", ".accumulate(", "require_backward_grad_sync"),
+        ("backward(",),
+    )
     claims = (Claim.REDUCTIONS_FALL,)
 
     def check(self, model: Model) -> Iterator[Finding]:
         module = model.module
         for site, loss in synchronisation.backwards(module):
+            flag = set_too_late(module, site, loss)
+            if flag is not None:
+                message = (
+                    "the forward has read `require_backward_grad_sync` before it is set: "
+                    "the average comes one micro-batch late"
+                )
+                yield finding(model, self, site.node, message, None, [(flag, "set too late")])
             deferral = too_late(module, site, loss)
             if deferral is None:
                 continue
@@ -85,6 +95,33 @@ class NoSyncWrongScope(Rule):
             )
             path = [(deferral.context, "entered behind the forward")]
             yield finding(model, self, site.node, message, remedy(module, site, deferral), path)
+
+
+def set_too_late(module: Module, site: Site, loss: ast.expr) -> ast.stmt | None:
+    """The statement between forward and backward that sets the flag which the forward reads."""
+    statement = module.statement_of(site.node)
+    body = getattr(module.parents[statement], "body", None)
+    if not isinstance(body, list) or statement not in body or derivation.computes(loss):
+        return None
+    before = body[: body.index(statement)]
+    places = [i for i, s in enumerate(before) if isinstance(s, ast.Assign) and sets_flag(s)]
+    if not places:
+        return None
+    names = derivation.roots_of(loss)
+    behind = ast.Module(before[places[-1] + 1 :], [])
+    if derivation.is_computed_in(loss, behind):
+        return None
+    computed = any(
+        names & derivation.written_targets(target)
+        for earlier in before[: places[0]]
+        for target, _ in derivation.bound(earlier)
+    )
+    return before[places[-1]] if computed else None
+
+
+def sets_flag(statement: ast.Assign) -> bool:
+    target = statement.targets[0]
+    return isinstance(target, ast.Attribute) and target.attr == "require_backward_grad_sync"
 
 
 def name_of(deferral: Deferral) -> str:
