@@ -152,7 +152,8 @@ def tensors_of(module: Module, function: Function | None) -> set[str]:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             names = [n for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)]
             if is_tensor(module, node.value, function, found):
-                found.update(name.id for name in names if isinstance(name.ctx, ast.Store))
+                bound = (name.id for name in names if isinstance(name.ctx, ast.Store))
+                found.update(n for n in bound if knowledge.role_of_name(n) is not Role.MODEL)
             elif any(name.id in found for name in names):
                 found.update(summands(node.value))
         if len(found) == before:
@@ -182,6 +183,7 @@ def is_tensor(module: Module, node: ast.expr, function: Function | None, tensors
         return is_tensor(module, node.operand, function, tensors)
     if isinstance(node, ast.Compare):
         plain = not any(isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn) for op in node.ops)
+        plain = plain and not any(is_text(part) for part in node.comparators)
         return plain and is_tensor(module, node.left, function, tensors)
     if not isinstance(node, ast.Call):
         return False
@@ -193,11 +195,21 @@ def is_tensor(module: Module, node: ast.expr, function: Function | None, tensors
             return False
         if is_tensor(module, node.func.value, function, tensors):
             return True
-        if node.func.attr in ("to", "cuda"):
+        if node.func.attr in ("to", "cuda") and not is_constructed(node.func.value):
             site = sites.site_of(module, node, function)
             return placement.destination(module, site) in (Place.DEVICE, Place.OPEN)
     role = knowledge.role_of_name(written(node.func)) if called == "" else None
     return role in (Role.MODEL, Role.CRITERION)
+
+
+def is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def is_constructed(node: ast.expr) -> bool:
+    """`Net(...)`: an object of a class, not a tensor."""
+    name = written(node.func).rsplit(".", 1)[-1] if isinstance(node, ast.Call) else ""
+    return name[:1].isupper() and not name.endswith(("Tensor", "Variable"))
 
 
 def on_device(module: Module, call: ast.Call, function: Function | None, tensors: set[str]) -> bool:
