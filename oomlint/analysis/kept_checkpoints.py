@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from oomlint.analysis import cadence, loading, sites
+from oomlint.analysis import cadence, knowledge, loading, sites
+from oomlint.analysis.knowledge import Role
 from oomlint.analysis.loading import Checkpoint
 from oomlint.analysis.modules import Function, Module, written
+from oomlint.analysis.sites import Site
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +32,29 @@ def kept_alive(module: Module) -> Iterator[Kept]:
         place = (checkpoint.place.function, checkpoint.name)
         if place in told or not checkpoint.name.isidentifier():
             continue
+        if all(is_optimizer(restore) for restore in checkpoint.restores):
+            continue
+        if loading.is_unmapped(checkpoint.site) and not saves(module):
+            continue
         if loading.may_be_on_device(module, checkpoint.site):
             kept = kept_by(module, checkpoint)
             if kept is not None:
                 told.add(place)
                 yield kept
+
+
+def is_optimizer(restore: Site) -> bool:
+    """An optimizer takes the tensors over as they are: there is no second copy."""
+    name = written(restore.receiver) if restore.receiver is not None else ""
+    return knowledge.role_of_name(name) is Role.OPTIMIZER
+
+
+SAVE = re.compile(r"save(_(checkpoint|ckpt|snapshot|state|on_master|weights)\w*)?$")
+
+
+def saves(module: Module) -> bool:
+    """Whether the file writes checkpoints itself: on which device those of others lie is open."""
+    return any(SAVE.match(site.method) for site in sites.sites(module))
 
 
 def kept_by(module: Module, checkpoint: Checkpoint) -> Kept | None:
