@@ -30,6 +30,8 @@ RANK_WORDS = frozenset(
 )
 # A file or a branch for one rank alone.
 ONE_RANK = re.compile(r"rank|process_index|is_main|is_master|is_primary|local_main", re.IGNORECASE)
+# A branch for a run without ranks.
+NO_RANKS = re.compile(r"gpu is None|^not [\w.]*(distributed|ddp)", re.IGNORECASE)
 ON_HOST = re.compile(r"['\"]cpu['\"]|torch\.device\(['\"]cpu['\"]\)|lambda \w+, \w+: \w+")
 MOVES = frozenset(("cuda", "to"))
 
@@ -196,7 +198,24 @@ def on_every_rank(module: Module, checkpoint: Checkpoint) -> bool:
         tests = sites.conditions_around(module, place.node)
         if any(ONE_RANK.search(written(test)) for test, _ in tests):
             return False
+        if any(arm and NO_RANKS.search(written(test)) for test, arm in tests):
+            return False
+        if left_before(module, place):
+            return False
     return is_ranked(module, checkpoint.place.function, 0)
+
+
+def left_before(module: Module, site: Site) -> bool:
+    """`if rank != 0: return` in front of a load: one rank gets there."""
+    if site.function is None:
+        return False
+    return any(
+        isinstance(statement, ast.If)
+        and statement.lineno < site.node.lineno
+        and isinstance(statement.body[-1], ast.Return | ast.Raise)
+        and ONE_RANK.search(written(statement.test))
+        for statement in site.function.node.body
+    )
 
 
 def spelled(module: Module, node: ast.expr, function: Function | None, depth: int) -> Iterator[str]:
