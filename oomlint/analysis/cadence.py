@@ -113,8 +113,8 @@ def is_step_loop(module: Module, loop: Loop, function: Function | None) -> bool:
 
 
 BATCHES = re.compile(r"loader|_dl\b|log_every|\bbatch(es)?\b|_batches\b", re.IGNORECASE)
-# `range(0, n, batch_size)` goes over batches, whatever the words of its stride are.
-STRIDE = re.compile(r"(?<=^range\().*, [\w.]*batch[\w.]*(?=\)$)")
+# `range(0, n, batch_size)` and `split(data, batch_size=n)` go over batches of one size.
+STRIDE = re.compile(r"(?<=^range\().*, [\w.]*batch[\w.]*(?=\)$)|\b\w*batch_?size=[\w.]+")
 # Loops over what differs from trial to trial, not over batches.
 TRIALS = re.compile(
     r"sizes?\b|_?bs\b|lengths?\b|dims?\b|trial|config|resolution|seq_?len|fold|task|seed|shard"

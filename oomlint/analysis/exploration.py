@@ -62,14 +62,15 @@ def explore(
     A choice whose flip changes no event is idle: it is not flipped again together with others.
     """
     queue: deque[tuple[dict[str, bool], str, World | None]] = deque([({}, "", None)])
+    urgent: deque[tuple[dict[str, bool], str, World | None]] = deque()
     seen: set[frozenset[tuple[str, bool]]] = set()
     idle: set[str] = set()
     found: list[World] = []
     spent = runs = 0
     trains = "backward(" in module.source.text or project.teaching is not None
     most = 1 if alone else MAX_WORLDS if trains else MAX_WORLDS_WITHOUT_TRAINING
-    while queue and runs < most and spent < ROOT_BUDGET:
-        assumptions, flipped, base = queue.popleft()
+    while (urgent or queue) and runs < most and spent < ROOT_BUDGET:
+        assumptions, flipped, base = (urgent or queue).popleft()
         if flipped in idle:
             continue
         world = run_world(project, module, root, assumptions)
@@ -89,10 +90,8 @@ def explore(
             identity = frozenset(other.items())
             if identity not in seen and key not in tried:
                 seen.add(identity)
-                if URGENT.search(key):
-                    queue.appendleft((other, key, world))
-                else:
-                    queue.append((other, key, world))
+                # In their order: what was asked first decides about most of what follows.
+                (urgent if URGENT.search(key) else queue).append((other, key, world))
     return found, spent
 
 
