@@ -54,6 +54,11 @@ class Evidence:
     proofs: dict[str, tuple[Proof, ...]]
     verdicts: dict[str, Counter[str]]
     packages: int
+    repositories: int
+
+    @property
+    def corpus(self) -> str:
+        return f"{self.packages} public packages and {self.repositories} public repositories"
 
     def ledger(self, code: str) -> str:
         """Right, debatable and wrong findings, or a dash where there is none."""
@@ -72,8 +77,9 @@ def read_evidence(root: Path = ROOT) -> Evidence:
     verdicts: dict[str, Counter[str]] = {}
     for cells in rows_of(root / "bench" / "ledger.tsv"):
         verdicts.setdefault(cells[4], Counter())[cells[6]] += 1
-    corpus = (root / "bench" / "corpus.toml").read_text(encoding="utf-8")
-    return Evidence(proofs, verdicts, corpus.count("[[package]]"))
+    packages = (root / "bench" / "corpus.toml").read_text(encoding="utf-8").count("[[package]]")
+    repositories = len(rows_of(root / "bench" / "repositories.tsv"))
+    return Evidence(proofs, verdicts, packages, repositories)
 
 
 def rows_of(path: Path) -> list[list[str]]:
@@ -161,8 +167,8 @@ def index(rules: Iterable[type[Rule]], evidence: Evidence) -> str:
         "- *Fix*: a safe one leaves the numbers that the code computes as they are, an unsafe one",
         "  changes them.",
         "- *Confirmed when*: what `oomlint verify` must measure of a repair.",
-        f"- *Public code*: the findings in {evidence.packages} public packages that readers judged",
-        "  right / debatable / wrong ([ledger](../bench/ledger.tsv)).",
+        f"- *Public code*: the findings in {evidence.corpus}",
+        "  that readers judged right / debatable / wrong ([ledger](../bench/ledger.tsv)).",
     ]
     for digit, members in by_family(rules).items():
         lines += [
@@ -251,7 +257,7 @@ def proof_lines(rule: type[Rule], stem: str, proofs: tuple[Proof, ...]) -> list[
 
 
 def ledger_line(rule: type[Rule], evidence: Evidence) -> str:
-    where = f"In the code of {evidence.packages} public packages"
+    where = f"In the code of {evidence.corpus}"
     counts = evidence.verdicts.get(rule.code)
     if not counts:
         return f"{where}: no finding ([ledger](../../bench/ledger.tsv))."

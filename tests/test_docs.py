@@ -50,7 +50,7 @@ def proof(device: str, verdict: str = "confirmed") -> docs.Proof:
 
 def evidence(*of: docs.Proof, **verdicts: int) -> docs.Evidence:
     counts = {"TSD101": Counter(verdicts)} if verdicts else {}
-    return docs.Evidence({"TSD101": of} if of else {}, counts, 7)
+    return docs.Evidence({"TSD101": of} if of else {}, counts, 7, 8)
 
 
 def test_the_generated_pages_are_up_to_date() -> None:
@@ -97,7 +97,7 @@ def test_the_proof_on_the_page_is_a_confirmation(rule: type[Rule]) -> None:
     ("given", "said", "unsaid"),
     [
         (evidence(), "Not measured yet", "| Device |"),
-        (evidence(), "7 public packages: no finding", "judged"),
+        (evidence(), "7 public packages and 8 public repositories: no finding", "judged"),
         (evidence(right=1), "1 finding, judged 1 right, 0 debatable, 0 wrong", "no finding"),
         (evidence(right=3, wrong=1), "4 findings, judged 3 right, 0 debatable, 1 wrong", "no find"),
         (evidence(proof("emulated")), "Only CUDA can show how long the waiting", "Not measured"),
