@@ -49,7 +49,7 @@ def postponed(model: Model) -> Iterator[Postponed]:
 
 def window_of(world: World, backward: Event) -> tuple[Event, Loop] | None:
     """The first forward and the loop of a window that could be backpropagated part by part."""
-    if backward.value is None or len(world.of(Kind.FORWARD)) < 2:
+    if backward.value is None or len(world.of(Kind.FORWARD)) < 2 or takes_one(backward):
         return None
     held = ancestors(backward.value)
     forwards = [
@@ -68,6 +68,27 @@ def window_of(world: World, backward: Event) -> tuple[Event, Loop] | None:
             if is_separable(backward, forwards, loop):
                 return first, loop
     return None
+
+
+def takes_one(backward: Event) -> bool:
+    """`losses[i].backward()` in a loop over `i`: a backward for each of what was collected."""
+    call, loop = backward.node, backward.loops[-1].node if backward.loops else None
+    if not isinstance(call, ast.Call) or not isinstance(loop, ast.For):
+        return False
+    receiver = call.func.value if isinstance(call.func, ast.Attribute) else None
+    given = [*call.args[:1], *([receiver] if receiver is not None else [])]
+    named = [
+        part.value
+        for part in ast.walk(loop)
+        if isinstance(part, ast.Assign)
+        and {written(goal) for goal in part.targets} & {written(value) for value in given}
+    ]
+    counters = {part.id for part in ast.walk(loop.target) if isinstance(part, ast.Name)}
+    return any(
+        isinstance(value, ast.Subscript)
+        and any(isinstance(n, ast.Name) and n.id in counters for n in ast.walk(value.slice))
+        for value in (*given, *named)
+    )
 
 
 def waits_for(world: World, forward: Event, backward: Event) -> bool:
