@@ -49,7 +49,7 @@ def is_optimizer(restore: Site) -> bool:
     return knowledge.role_of_name(name) is Role.OPTIMIZER
 
 
-SAVE = re.compile(r"save(_(checkpoint|ckpt|snapshot|state|on_master|weights)\w*)?$")
+SAVE = re.compile(r"save(_(checkpoint|ckpt|snapshot|on_master|weights)\w*)?$")
 
 
 def saves(module: Module) -> bool:
