@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from oomlint.analysis import questions as ask
 from oomlint.analysis import retention as kept
+from oomlint.analysis.modules import written
 from oomlint.analysis.retention import Retention
 from oomlint.analysis.state import Event, Kind, World
 from oomlint.analysis.values import (
@@ -59,6 +60,8 @@ def kept_in(model: Model, world: World) -> Iterator[KeptOutput]:
         forwards = [made[key] for key in carriers if key in made]
         if not any(is_of_iteration(forward, event) for forward in forwards):
             continue
+        if is_backpropagated_later(event):
+            continue
         beside = [pair for pair in walked if kept.shares_iteration(pair[0], event)]
         through = [backward for backward, held in beside if held & carriers]
         if not beside or (not through and not is_local(event)):
@@ -66,6 +69,31 @@ def kept_in(model: Model, world: World) -> Iterator[KeptOutput]:
         retention = kept.describe(model, event, (through or [beside[0][0]])[0])
         if retention is not None:
             yield KeptOutput(retention, bool(through))
+
+
+def is_backpropagated_later(event: Event) -> bool:
+    """Whether the same function has a backward for an entry of what is kept: `losses[i]`."""
+    function, place = event.function, kept.place_of(event)
+    if function is None:
+        return False
+    nodes = list(ast.walk(function.node))
+    taken = {
+        written(goal)
+        for node in nodes
+        if isinstance(node, ast.Assign) and is_entry(node.value, place)
+        for goal in node.targets
+    }
+    for node in nodes:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr == "backward":
+                given = [node.func.value, *node.args[:1]]
+                if any(is_entry(part, place) or written(part) in taken for part in given):
+                    return True
+    return False
+
+
+def is_entry(node: ast.expr, place: str) -> bool:
+    return isinstance(node, ast.Subscript) and written(node.value) == place
 
 
 def is_of_iteration(forward: Event, event: Event) -> bool:
