@@ -20,10 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from corpus import CorpusError
-from mutations import OPERATORS, Operator, Site, planted
-from planting import Code, Edit, Package, last_name
+from mutations import OPERATORS, Operator, planted
+from planting import Code, Edit, Package, Site, last_name
 from tools import packages_folder
 
+from oomlint.analysis import analyse
+from oomlint.analysis.explanation import explain
 from oomlint.linter import check_source
 from oomlint.settings import Layer, Settings
 from oomlint.source import Source
@@ -41,6 +43,8 @@ class Outcome:
     where: str
     found: bool
     text: str
+    # Of a survivor: what the model says of the place.
+    reason: str = ""
 
 
 def training_files(folder: Path) -> Iterator[tuple[Path, Code]]:
@@ -155,7 +159,28 @@ def outcomes(code: Code, root: Path, name: str, operators: Sequence[Operator]) -
             after = findings(code.path, text, root, operator.code)
             found = judge(code, site, text, before, after)
             row = getattr(site.node, "lineno", 1)
-            yield Outcome(operator, name, row, name_of(code, scope), found, text)
+            why = "" if found else reason(code, site, text, root)
+            yield Outcome(operator, name, row, name_of(code, scope), found, text, why)
+
+
+def reason(code: Code, site: Site, text: str, root: Path) -> str:
+    """Why a fault was not seen, as `oomlint explain` has it of its function's rows."""
+    changed = Code(code.path, text)
+    scope = code.scope(site.node)
+    name = name_of(code, scope)
+    here = next((one for one in changed.functions if name_of(changed, one) == name), changed.tree)
+    events = [*(call for call, _ in changed.backwards(here)), *(c for c, _ in changed.steps(here))]
+    rows = [call.lineno for call in events] or [call.lineno for call in changed.calls_in(here)[:1]]
+    for row in dict.fromkeys(rows):
+        said = explain(analyse(Source(code.path, text), root), row)
+        if said is None:
+            continue
+        notes = (part.note for part in said.parts if not part.events)
+        missing = next((note for note in notes if note.startswith("no ")), "")
+        if said.silence or missing:
+            line = text.splitlines()[row - 1].strip()
+            return f"`{line}`: {said.silence[0] if said.silence else missing}"
+    return "followed; the rule is not certain"
 
 
 def table(results: Sequence[Outcome], operators: Sequence[Operator]) -> list[str]:
@@ -175,7 +200,8 @@ def table(results: Sequence[Outcome], operators: Sequence[Operator]) -> list[str
 
 def survivors(results: Sequence[Outcome]) -> list[str]:
     return [
-        f"| {one.operator.name} | {one.file} | {one.row} | {one.where or 'module'} |"
+        f"| {one.operator.name} | {one.file} | {one.row} | {one.where or 'module'} "
+        f"| {one.reason.replace('|', '/')} |"
         for one in results
         if not one.found
     ]
@@ -194,8 +220,8 @@ def page(results: Sequence[Outcome], files: int, command: str) -> str:
         "",
         "## Survivors",
         "",
-        "| operator | file | line | function |",
-        "|---|---|---:|---|",
+        "| operator | file | line | function | reason |",
+        "|---|---|---:|---|---|",
         *survivors(results),
         "",
     ]

@@ -13,6 +13,7 @@ FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 Scope = FunctionNode | ast.Module
 Loop = ast.For | ast.AsyncFor | ast.While
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
+CLIPS = frozenset({"clip_grad_norm_", "clip_grad_value_", "clip_grad_norm"})
 NO_GRAD = frozenset({"no_grad", "inference_mode"})
 ROLE_NAMES = {
     "scheduler": re.compile(r"sched", re.IGNORECASE),
@@ -373,3 +374,36 @@ def receiver_of(call: ast.Call) -> ast.expr:
 
 def is_no_grad(node: ast.expr) -> bool:
     return last_name(node.func if isinstance(node, ast.Call) else node) in NO_GRAD
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a fault is planted and how."""
+
+    node: ast.AST
+    edits: list[Edit]
+
+
+def within(node: ast.AST, region: ast.AST) -> bool:
+    assert isinstance(node, ast.expr | ast.stmt) and isinstance(region, ast.expr | ast.stmt)
+    return region.lineno <= node.lineno and (node.end_lineno or 0) <= (region.end_lineno or 0)
+
+
+def assigned(node: ast.AST) -> list[str]:
+    targets: list[ast.expr] = []
+    if isinstance(node, ast.Assign):
+        targets = node.targets
+    elif isinstance(node, ast.AnnAssign):
+        targets = [node.target]
+    flat = []
+    for target in targets:
+        flat += target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+    return [ast.unparse(target) for target in flat]
+
+
+def is_test(code: Code, scope: Scope) -> bool:
+    """Whether memory does not matter: a test may keep graphs and gradients to look at them."""
+    folders = {"test", "tests", "testing", "test_utils"}
+    name = getattr(scope, "name", "")
+    of_test = name.startswith("test") or code.path.name.startswith("test_")
+    return of_test or bool(folders & set(code.path.parts)) or code.path.stem.endswith("_test")

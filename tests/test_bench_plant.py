@@ -1,0 +1,162 @@
+"""What the benchmark of recall plants: each operator's edit, and where it leaves a text alone."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "bench"))
+
+import mutations
+import plant
+from planting import Code, Edit
+
+STEP = """
+def train(model, loader, optimizer, criterion):
+    total = 0.0
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = criterion(model(x), y)
+        loss.backward()
+        clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        total += loss.item()
+    return total
+"""
+WINDOW = """
+def train(model, loader, optimizer, criterion, n):
+    for i, (x, y) in enumerate(loader):
+        loss = criterion(model(x), y) / n
+        loss.backward()
+        if (i + 1) % n == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+EVALUATION = """
+def evaluate(model, loader):
+    model.eval()
+    with torch.no_grad():
+        for x in loader:
+            print(model(x).argmax())
+"""
+SCALED = """
+def train(model, loader, optimizer, scaler):
+    for x in loader:
+        scaler.scale(model(x).mean()).backward()
+        scaler.unscale_(optimizer)
+        clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+"""
+
+
+def planted(name: str, text: str) -> list[list[str]]:
+    """For each site the lines that are taken out and put in."""
+    code = Code(Path("train.py"), text)
+    operator = next(one for one in mutations.OPERATORS if one.name == name)
+    return [
+        [
+            " ".join(line.split())
+            for line in difflib.ndiff(text.splitlines(), changed.splitlines())
+            if line[0] in "+-"
+        ]
+        for _, changed in mutations.planted(code, operator)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "changes"),
+    [
+        ("zero-deleted", STEP, ["- optimizer.zero_grad()"]),
+        ("zero-before-step", STEP, ["- optimizer.zero_grad()", "+ optimizer.zero_grad()"]),
+        ("detach-dropped", STEP, ["- total += loss.item()", "+ total += loss"]),
+        ("graph-retained", STEP, ["- loss.backward()", "+ loss.backward(retain_graph=True)"]),
+        (
+            "gradients-kept",
+            STEP,
+            ["- optimizer.zero_grad()", "+ optimizer.zero_grad(set_to_none=False)"],
+        ),
+        (
+            "clip-after-step",
+            STEP,
+            ["+ optimizer.step()", "- optimizer.step()"],
+        ),
+        (
+            "division-dropped",
+            WINDOW,
+            ["- loss = criterion(model(x), y) / n", "+ loss = criterion(model(x), y)"],
+        ),
+        ("counter-shifted", WINDOW, ["- if (i + 1) % n == 0:", "+ if i % n == 0:"]),
+        (
+            "no-grad-deleted",
+            EVALUATION,
+            [
+                "- with torch.no_grad():",
+                "- for x in loader:",
+                "+ for x in loader:",
+                "- print(model(x).argmax())",
+                "+ print(model(x).argmax())",
+            ],
+        ),
+        ("unscale-deleted", SCALED, ["- scaler.unscale_(optimizer)"]),
+        ("update-deleted", SCALED, ["- scaler.update()"]),
+        ("unscale-doubled", SCALED, ["+ scaler.unscale_(optimizer)"]),
+    ],
+)
+def test_each_operator_makes_its_fault(name: str, text: str, changes: list[str]) -> None:
+    assert planted(name, text) == [changes]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        # Somebody else zeroes, too.
+        ("zero-deleted", STEP + "\n\ndef reset(optimizer):\n    optimizer.zero_grad()\n"),
+        ("zero-deleted", STEP.replace("optimizer.zero_grad()", "model.zero_grad()")),
+        # The total is another one in each iteration.
+        (
+            "detach-dropped",
+            STEP.replace("    for x, y", "    for x, y").replace(
+                "        loss = c", "        total = 0.0\n        loss = c"
+            ),
+        ),
+        # Accelerate divides by itself.
+        ("division-dropped", WINDOW.replace("loss.backward()", "accelerator.backward(loss)")),
+        ("counter-shifted", WINDOW.replace("enumerate(loader)", "enumerate(loader, 1)")),
+        # Grad mode is off at the only call.
+        (
+            "no-grad-deleted",
+            EVALUATION + "\n\nwith torch.no_grad():\n    evaluate(model, loader)\n",
+        ),
+        # The same function steps without the clip's unscaling in between.
+        ("scaler-bypassed", SCALED),
+    ],
+)
+def test_nothing_is_planted_where_it_would_be_no_fault(name: str, text: str) -> None:
+    assert planted(name, text) == []
+
+
+def test_offsets_follow_the_edits() -> None:
+    edits = [Edit(2, 5, ""), Edit(8, 8, "xx")]
+    assert [plant.moved_to(offset, edits) for offset in (0, 5, 7, 9)] == [0, 2, 4, 8]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "found"),
+    [
+        ([], [STEP.index("optimizer.step")], True),
+        ([], [0], False),
+        ([STEP.index("optimizer.step")], [STEP.index("optimizer.step") - 30], False),
+    ],
+)
+def test_only_new_findings_of_the_function_count(
+    before: list[int], after: list[int], found: bool
+) -> None:
+    code = Code(Path("train.py"), STEP)
+    operator = next(one for one in mutations.OPERATORS if one.name == "zero-deleted")
+    site, text = next(iter(mutations.planted(code, operator)))
+    assert plant.judge(code, site, text, before, after) is found
