@@ -27,6 +27,7 @@ TENSOR_MODULES = re.compile(
 ON_DEVICE = re.compile(
     r"\.cuda\(|\.to\([^)\n]*(device|cuda|gpu)|\bdevice\s*=|import.*(lightning|accelerate)", re.I
 )
+GRAD_OFF = re.compile(r"torch(\.autograd)?(\.grad_mode)?\.(no_grad|inference_mode)")
 TRIVIAL = re.compile(r"range\([0-3]\)|\(.*\)|\[.*\]")
 
 
@@ -53,6 +54,8 @@ def hot(module: Module) -> Iterator[Waits]:
     for place, nodes in groups.items():
         function = scopes[place]
         if isinstance(place, sites.LOOPS):
+            if graph_is_off(module, place, function):
+                continue
             if len(nodes) >= MANY and trains(module, place, function):
                 yield Waits(tuple(nodes), False)
             elif is_inside_a_step(module, place, function):
@@ -60,6 +63,15 @@ def hot(module: Module) -> Iterator[Waits]:
         elif function is not None and len(nodes) >= MANY and updates(module, place, function):
             if cadence.once_a_step(module, function.node.body[0], function):
                 yield Waits(tuple(nodes), False)
+
+
+def graph_is_off(module: Module, place: ast.AST, function: Function | None) -> bool:
+    """Whether a loop has no gradients, so that its `self.backward()` is none."""
+    return any(
+        isinstance(context, ast.Call)
+        and GRAD_OFF.fullmatch(sites.qualified_name(module, context.func, function))
+        for context in sites.contexts_around(module, place)
+    )
 
 
 def trains(module: Module, loop: cadence.Loop, function: Function | None) -> bool:
