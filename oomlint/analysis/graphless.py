@@ -12,6 +12,7 @@ from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import Node, make_fix, positions
 from oomlint.analysis.modules import Function, Module, written
 from oomlint.analysis.state import Event, Kind, World, once
+from oomlint.analysis.training_mode import trains_within
 from oomlint.analysis.values import Instance, Tensor, Value, ancestors, has_graph
 from oomlint.rule import Edit, Fix, Safety
 
@@ -127,7 +128,7 @@ def region_of(
     if node is None:
         # The same lines train: in training mode, never in this one.
         node = place_of(model, event, reason[0], in_eval)
-    if node is None:
+    if node is None or (shared and trains_within(world, event, node)):
         return None
     function = model.module.function_of(node)
     if function is not None and escapes(world, event, function):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from oomlint.analysis import classes, knowledge
 from oomlint.analysis import questions as ask
+from oomlint.analysis.answers import Node, positions
 from oomlint.analysis.modules import Class, Function
 from oomlint.analysis.state import Event, Kind, World
 from oomlint.analysis.values import Instance, Thing, Value, ancestors, has_graph
@@ -79,6 +80,15 @@ def trained_in(world: World, mode: Event, trained: dict[int, Event]) -> Stuck | 
             return None
         return Stuck(mode, tuple(evaluated), event, backward)
     return None
+
+
+def trains_within(world: World, event: Event, node: Node) -> bool:
+    """Whether the very run of a call that makes this forward makes one that trains, too."""
+    return any(
+        id(other.value) in ask.fed(world) and other.loops == event.loops
+        for other in world.of(Kind.FORWARD)
+        if any(part is node for _, part in positions(other))
+    )
 
 
 def concerns(one: Value | None, other: Value | None) -> bool:
