@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from oomlint.analysis.modules import written
 from oomlint.analysis.ownership import may_touch
 from oomlint.analysis.state import Event, Kind, World, once
 from oomlint.analysis.values import Unknown, Value, members
@@ -54,9 +57,17 @@ def last_before(world: World, event: Event, wanted: Test) -> Event | None:
 def opaque_between(world: World, first: Event, last: Event, value: Value | None) -> bool:
     """Whether a call that cannot be followed gets the object between two events."""
     return any(
-        first.index < event.index < last.index and may_touch(event, value)
+        first.index < event.index < last.index and may_touch(event, value) and not only_saves(event)
         for event in world.of(Kind.OPAQUE_CALL)
     )
+
+
+SAVING = re.compile(r"(^|\.)_?(save|log|print|report)(_\w+)?$")
+
+
+def only_saves(event: Event) -> bool:
+    """`save_checkpoint(model, optimizer)` writes down what it gets and leaves it as it is."""
+    return isinstance(event.node, ast.Call) and bool(SAVING.search(written(event.node.func)))
 
 
 @once
