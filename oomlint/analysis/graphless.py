@@ -121,7 +121,7 @@ def region_of(
     wanted: set[int],
     in_eval: set[int],
 ) -> Region | None:
-    if is_warm_up(event) or differentiates(model, event):
+    if is_warm_up(event) or is_hooked(event) or differentiates(model, event):
         return None
     node = place_of(model, event, reason[0], wanted)
     shared = node is None
@@ -148,6 +148,11 @@ def is_warm_up(event: Event) -> bool:
         and isinstance(statement.targets[0], ast.Name)
         and statement.targets[0].id == "_"
     )
+
+
+def is_hooked(event: Event) -> bool:
+    """Whether hooks of the same function take what the forward makes, its graph with it."""
+    return event.function is not None and "register_forward_hook" in event.function.words
 
 
 GRADIENT_WORDS = frozenset(
