@@ -249,10 +249,20 @@ def train_mode_deleted(code: Code) -> Iterator[Site]:
             backwards = [one for one, _ in code.backwards(scope) if one.lineno > call.lineno]
             if not backwards or statement.value is not call:
                 continue
-            if not forwards(code, scope, network, call):
+            if not forwards(code, scope, network, call) or is_pretrained(code, network):
                 continue
             if evaluates_between(code, scope, network, call):
                 yield Site(call, code.remove(statement))
+
+
+def is_pretrained(code: Code, network: str) -> bool:
+    """Whether a network comes in evaluation mode, so that its author may train it in that mode."""
+    return any(
+        isinstance(node, ast.Assign)
+        and network in assigned(node)
+        and "from_pretrained" in ast.unparse(node.value)
+        for node in code.nodes
+    )
 
 
 def forwards(code: Code, scope: Scope, network: str, call: ast.Call) -> bool:
