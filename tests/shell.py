@@ -80,9 +80,10 @@ def call(*arguments: str, stdin: bytes = b"") -> Answer:
 
 
 def spawn(*arguments: str, **environment: str) -> Answer:
-    """Runs the command in a process of its own."""
+    """Runs the installed command in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-m", "oomlint", *arguments],
+        # Not `python -m oomlint`: that would run the sources where only a wheel is installed.
+        [str(Path(sys.executable).with_name("oomlint")), *arguments],
         env={**os.environ, "PYTHONPATH": str(PLUGIN), **environment},
         capture_output=True,
         timeout=60,

@@ -19,7 +19,7 @@ import proofs
 
 ROOT = Path(__file__).resolve().parents[1]
 RULES = docs.own_rules()
-PAGES = docs.documents()
+PAGES = docs.documents(ROOT)
 
 
 class Example(Rule):
@@ -54,7 +54,7 @@ def evidence(*of: docs.Proof, **verdicts: int) -> docs.Evidence:
 
 
 def test_the_generated_pages_are_up_to_date() -> None:
-    outdated = [str(path.relative_to(ROOT)) for path in docs.outdated(PAGES)]
+    outdated = [str(path.relative_to(ROOT)) for path in docs.outdated(PAGES, ROOT)]
     assert not outdated, f"run `python -m oomlint.docs`, which changes {', '.join(outdated)}"
 
 
@@ -86,7 +86,7 @@ def test_links_of_the_pages_lead_to_files() -> None:
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule.claims], ids=lambda r: r.code)
 def test_the_proof_on_the_page_is_a_confirmation(rule: type[Rule]) -> None:
-    found = docs.read_evidence().proofs.get(rule.code, ())
+    found = docs.read_evidence(ROOT).proofs.get(rule.code, ())
     verdicts = {proof.device: proof.verdict for proof in found}
     assert verdicts.get("emulated") == "confirmed", "run `python bench/proofs.py --write`"
     assert set(verdicts.values()) == {"confirmed"}

@@ -183,6 +183,7 @@ def test_the_server_says_what_is_broken(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": str(plugin)},
+        cwd=tmp_path,
         capture_output=True,
         text=True,
     )
