@@ -90,7 +90,9 @@ class IneffectiveMemoryCall(Rule):
             statement = module.statement_of(site.node)
             if not isinstance(statement, ast.Expr) or statement.value is not site.node:
                 continue
-            if REPORTS.fullmatch(site.qualified) and not is_shown(module):
+            if REPORTS.fullmatch(site.qualified):
+                if is_shown(module) or is_probe(module, statement):
+                    continue
                 message = f"`{short(module, site.node)}` only reports, and its result is dropped"
                 yield finding(model, self, site.node, message, removal(module, [statement]))
             elif allocator.is_flush(site) and site.function not in told:
@@ -115,6 +117,18 @@ REPORTS = re.compile(
 def is_shown(module: Module) -> bool:
     """Whether a notebook may show the value of a statement."""
     return module.path.suffix == ".ipynb"
+
+
+def is_probe(module: Module, statement: ast.stmt) -> bool:
+    """Whether what the call raises is the question: is there such a device?"""
+    child: ast.AST = statement
+    for parent in module.enclosing(statement):
+        if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            return False
+        if isinstance(parent, ast.Try) and parent.handlers and child in parent.body:
+            return True
+        child = parent
+    return False
 
 
 def after_each_del(module: Module, site: Site) -> list[ast.stmt]:
