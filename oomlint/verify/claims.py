@@ -16,8 +16,8 @@ from oomlint.verify.behaviour import (
     kept_weights_stay,
     trains_in_training_mode,
 )
-from oomlint.verify.loading import copies_fall, fewer_workers, runs_agree, worker_bytes_fall
-from oomlint.verify.memory_claims import bytes_fall, device_allocations_fall, waits_fall
+from oomlint.verify.loading import fewer_workers, runs_agree, worker_bytes_fall
+from oomlint.verify.memory_claims import COPIES, REQUESTS, WAITS, bytes_fall, falls
 from oomlint.verify.pace import step_faster
 from oomlint.verify.precision import (
     gradients_survive,
@@ -358,9 +358,9 @@ JUDGES: dict[Claim, Callable[[Run, Run], Verdict]] = {
     Claim.GRADIENTS_SURVIVE: per_optimizer(gradients_survive),
     Claim.WARNING_GONE: warning_gone,
     Claim.BYTES_FALL: bytes_fall,
-    Claim.DEVICE_ALLOCATIONS_FALL: device_allocations_fall,
-    Claim.WAITS_FALL: waits_fall,
-    Claim.COPIES_FALL: copies_fall,
+    Claim.DEVICE_ALLOCATIONS_FALL: falls(REQUESTS),
+    Claim.WAITS_FALL: falls(WAITS),
+    Claim.COPIES_FALL: falls(COPIES),
     Claim.FEWER_WORKERS: fewer_workers,
     Claim.WORKER_BYTES_FALL: worker_bytes_fall,
     Claim.RUNS_AGREE: runs_agree,

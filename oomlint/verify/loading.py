@@ -1,12 +1,10 @@
-"""Judges for claims about how data reaches the device: copies, workers, what they hold, seeds."""
+"""Judges for claims about how data reaches a step: workers, what they hold, seeds."""
 
 from __future__ import annotations
 
-from statistics import median
-
 from oomlint.rule import Claim
 from oomlint.verify.record import Run, Step
-from oomlint.verify.series import OFF_DEVICE, differs, off_device, size, warm
+from oomlint.verify.series import differs, size
 from oomlint.verify.verdict import CONFIRMED, NO_EFFECT, NOT_MEASURED, REFUTED, Verdict
 
 # Pages that interpreters write to for themselves differ from run to run.
@@ -38,23 +36,6 @@ def differing(steps: tuple[Step, ...], others: tuple[Step, ...]) -> int | None:
             if value is not None and again is not None and differs(value, again, SAME_SHARE):
                 return number
     return None if len(steps) == len(others) else min(len(steps), len(others)) + 1
-
-
-def copies_fall(before: Run, after: Run) -> Verdict:
-    claim = Claim.COPIES_FALL
-    if off_device(before, after):
-        return Verdict(NOT_MEASURED, OFF_DEVICE, claim)
-    one, other = (
-        [s.copies for s in warm(run.steps) if s.copies is not None] for run in (before, after)
-    )
-    if not one or not other:
-        return Verdict(NOT_MEASURED, "only the emulated device counts copies", claim)
-    first, last = median(one), median(other)
-    if first == last:
-        again = f"a step copies {first:g} tensors to the device before and after"
-        return Verdict(NO_EFFECT, again, claim)
-    reason = f"a step copies {first:g} tensors to the device before and {last:g} after"
-    return Verdict(CONFIRMED if first > last else REFUTED, reason, claim)
 
 
 def fewer_workers(before: Run, after: Run) -> Verdict:

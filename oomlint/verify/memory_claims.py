@@ -1,11 +1,13 @@
-"""Judges for claims about what stays allocated and how often the device is asked for memory."""
+"""Judges for claims about what stays allocated and how often the device is asked for something."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from statistics import median
 
 from oomlint.rule import Claim
-from oomlint.verify.record import Run
+from oomlint.verify.record import Run, Step
 from oomlint.verify.series import OFF_DEVICE, PEAK_BYTES, PEAK_SHARE, off_device, size, warm
 from oomlint.verify.verdict import CONFIRMED, NO_EFFECT, NOT_MEASURED, REFUTED, Verdict
 
@@ -26,31 +28,57 @@ def bytes_fall(before: Run, after: Run) -> Verdict:
     return Verdict(REFUTED, f"{shown[1]} stay allocated after, {shown[0]} before", claim)
 
 
-def device_allocations_fall(before: Run, after: Run) -> Verdict:
-    """A warm step that the cache serves asks the device for nothing."""
-    claim = Claim.DEVICE_ALLOCATIONS_FALL
-    if off_device(before, after):
-        return Verdict(NOT_MEASURED, OFF_DEVICE, claim)
-    one, other = (median(s.device_allocations for s in warm(run.steps)) for run in (before, after))
-    if one == other:
-        again = f"a step asks the device for memory {one:g} times before and after"
-        return Verdict(NO_EFFECT, again, claim)
-    reason = f"a step asks the device for memory {one:g} times before and {other:g} times after"
-    return Verdict(CONFIRMED if one > other else REFUTED, reason, claim)
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What steps are counted by, and how a verdict words it."""
+
+    claim: Claim
+    things: str
+    count: Callable[[Step], int | None]
+    before: str
+    after: str = "{:g} after"
 
 
-def waits_fall(before: Run, after: Run) -> Verdict:
-    claim = Claim.WAITS_FALL
-    if off_device(before, after):
-        return Verdict(NOT_MEASURED, OFF_DEVICE, claim)
-    one, other = (
-        [s.waits for s in warm(run.steps) if s.waits is not None] for run in (before, after)
-    )
-    if not one or not other:
-        return Verdict(NOT_MEASURED, "only the emulated device counts waits", claim)
-    first, last = median(one), median(other)
-    if first == last:
-        again = f"the host waits for the device {first:g} times a step before and after"
-        return Verdict(NO_EFFECT, again, claim)
-    reason = f"the host waits for the device {first:g} times a step before and {last:g} after"
-    return Verdict(CONFIRMED if first > last else REFUTED, reason, claim)
+REQUESTS = Counted(
+    Claim.DEVICE_ALLOCATIONS_FALL,
+    "requests",
+    lambda step: step.device_allocations,
+    "a step asks the device for memory {:g} times before",
+    "{:g} times after",
+)
+WAITS = Counted(
+    Claim.WAITS_FALL,
+    "waits",
+    lambda step: step.waits,
+    "the host waits for the device {:g} times a step before",
+)
+COPIES = Counted(
+    Claim.COPIES_FALL,
+    "copies",
+    lambda step: step.copies,
+    "a step copies {:g} tensors to the device before",
+)
+
+
+def falls(counted: Counted) -> Callable[[Run, Run], Verdict]:
+    """A judge by the median of the warm steps; a count of None was not taken."""
+
+    def judged(before: Run, after: Run) -> Verdict:
+        claim = counted.claim
+        if off_device(before, after):
+            return Verdict(NOT_MEASURED, OFF_DEVICE, claim)
+        one, other = (
+            [n for step in warm(run.steps) if (n := counted.count(step)) is not None]
+            for run in (before, after)
+        )
+        if not one or not other:
+            reason = f"only the emulated device counts {counted.things}"
+            return Verdict(NOT_MEASURED, reason, claim)
+        first, last = median(one), median(other)
+        said = counted.before.format(first)
+        if first == last:
+            return Verdict(NO_EFFECT, f"{said} and after", claim)
+        reason = f"{said} and {counted.after.format(last)}"
+        return Verdict(CONFIRMED if first > last else REFUTED, reason, claim)
+
+    return judged
