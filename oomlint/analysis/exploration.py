@@ -15,7 +15,7 @@ from oomlint.analysis.following import bind_unknown, decorated_mode
 from oomlint.analysis.modules import Class, Function, Module
 from oomlint.analysis.project import Project
 from oomlint.analysis.roots import Reading, Root
-from oomlint.analysis.state import Frame, Kind, Stop, World
+from oomlint.analysis.state import Frame, Kind, Stop, World, once
 from oomlint.analysis.values import Value
 
 # Here all of the analysis comes together, so here the tables of handlers are filled.
@@ -98,6 +98,7 @@ def explore(
 Story = tuple[object, ...]
 
 
+@once
 def story_of(world: World) -> Story:
     """What happens in a world: two worlds with one story give the same answers."""
     return tuple(
