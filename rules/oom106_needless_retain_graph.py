@@ -10,8 +10,8 @@ from oomlint.analysis import Model, edits, rewalk
 from oomlint.analysis.answers import finding, make_fix
 from oomlint.analysis.debugging import is_test
 from oomlint.analysis.modules import Module
-from oomlint.analysis.sites import Site
-from oomlint.analysis.walks import backwards, flag, is_true
+from oomlint.analysis.sites import Site, is_true
+from oomlint.analysis.walks import backwards, flag
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
 
 

@@ -10,8 +10,8 @@ from oomlint.analysis import Model
 from oomlint.analysis.answers import finding
 from oomlint.analysis.debugging import is_test
 from oomlint.analysis.modules import Function, Module, written
-from oomlint.analysis.sites import Site, loops_around, sites
-from oomlint.analysis.walks import backwards, flag, is_true
+from oomlint.analysis.sites import Site, is_true, loops_around, sites
+from oomlint.analysis.walks import backwards, flag
 from oomlint.rule import Claim, Finding, Rule, Severity
 
 

@@ -10,7 +10,7 @@ from oomlint.analysis import Model, edits
 from oomlint.analysis.answers import finding, make_fix
 from oomlint.analysis.debugging import on_purpose
 from oomlint.analysis.modules import Module
-from oomlint.analysis.sites import Site, sites
+from oomlint.analysis.sites import Site, is_true, sites
 from oomlint.rule import Claim, Edit, Finding, Fix, Rule, Safety, Severity
 
 
@@ -89,10 +89,6 @@ def turns_off(site: Site) -> bool:
     if not SET_DETECT.fullmatch(site.qualified):
         return False
     return not is_true(site.argument(0, "mode"))
-
-
-def is_true(node: ast.expr | None) -> bool:
-    return isinstance(node, ast.Constant) and node.value is True
 
 
 def off(module: Module, site: Site) -> Fix | None:

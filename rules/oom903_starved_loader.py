@@ -12,7 +12,7 @@ from oomlint.analysis.cadence import Loop
 from oomlint.analysis.loaders import Loader
 from oomlint.analysis.modules import Class, Function, Module, written
 from oomlint.analysis.placement import Place
-from oomlint.analysis.sites import Site
+from oomlint.analysis.sites import Site, is_true
 from oomlint.rule import Claim, Finding, Rule, Severity
 
 # What makes a sample slow: reading, decoding, transforming.
@@ -191,8 +191,7 @@ def device_copies(module: Module, loop: Loop, function: Function | None) -> Iter
 
 
 def is_asynchronous(site: Site) -> bool:
-    given = site.argument(-1, "non_blocking")
-    return isinstance(given, ast.Constant) and given.value is True
+    return is_true(site.argument(-1, "non_blocking"))
 
 
 def is_slow(model: Model, loader: Loader) -> bool:

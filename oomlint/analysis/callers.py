@@ -125,8 +125,7 @@ def is_off(scope: Project, module: Module, node: ast.AST, depth: int) -> bool:
 def turns_off(module: Module, expression: ast.expr) -> bool:
     call = expression.func if isinstance(expression, ast.Call) else expression
     text = written(call)
-    head, _, rest = text.partition(".")
-    qualified = module.imports.get(head, head) + (f".{rest}" if rest else "")
+    qualified = module.qualified(text)
     if knowledge.NO_GRAD.fullmatch(qualified):
         return True
     if knowledge.SET_GRAD.fullmatch(qualified) and isinstance(expression, ast.Call):

@@ -64,11 +64,8 @@ def trace_bases(world: World, cls: Class) -> list[str]:
     for kin in lineage(world, cls):
         for base in kin.node.bases:
             text = dotted(base)
-            if text is None:
-                continue
-            head, _, rest = text.partition(".")
-            qualified = kin.module.imports.get(head, head)
-            names.append(qualified + (f".{rest}" if rest else ""))
+            if text is not None:
+                names.append(kin.module.qualified(text))
     return names
 
 

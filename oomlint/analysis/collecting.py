@@ -305,8 +305,7 @@ def inner_context(module: Module, output: ast.expr, function: Function | None) -
 
 def turns_off(module: Module, expression: ast.expr) -> bool:
     called = expression.func if isinstance(expression, ast.Call) else expression
-    head, _, rest = written(called).partition(".")
-    qualified = module.imports.get(head, head) + (f".{rest}" if rest else "")
+    qualified = module.qualified(written(called))
     if isinstance(expression, ast.Call) and expression.args:
         return False
     last = qualified.rsplit(".", 1)[-1]

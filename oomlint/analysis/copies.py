@@ -228,9 +228,7 @@ def code(cls: Class) -> str:
 def is_module(module: Module, cls: Class) -> bool:
     """Whether a class is a torch module by the names of its bases in this file."""
     for base in cls.node.bases:
-        head, _, rest = written(base).partition(".")
-        qualified = module.imports.get(head, head) + (f".{rest}" if rest else "")
-        if knowledge.MODULE_BASE.fullmatch(qualified):
+        if knowledge.MODULE_BASE.fullmatch(module.qualified(written(base))):
             return True
         inner = module.classes.get(written(base))
         if inner is not None and inner is not cls and is_module(module, inner):

@@ -7,7 +7,7 @@ import ast
 from oomlint.analysis import classes, knowledge
 from oomlint.analysis.conditions import eventful_names
 from oomlint.analysis.dispatch import evaluate, run_body
-from oomlint.analysis.knowledge import Evidence, Role
+from oomlint.analysis.knowledge import Evidence
 from oomlint.analysis.modules import Function, Module, written
 from oomlint.analysis.names import lookup
 from oomlint.analysis.opaque import emit_opaque
@@ -121,8 +121,7 @@ def decorated_mode(world: World, function: Function) -> bool | str | None:
         text = classes.dotted(call.func if call else decorator)
         if text is None:
             continue
-        head, _, rest = text.partition(".")
-        qualified = module.imports.get(head, head) + (f".{rest}" if rest else "")
+        qualified = module.qualified(text)
         given = [*call.args, *(keyword.value for keyword in call.keywords)] if call else []
         if knowledge.NO_GRAD.fullmatch(qualified):
             # `inference_mode(False)` turns gradients on again.
@@ -203,11 +202,8 @@ def parameter_value(world: World, function: Function, parameter: ast.arg) -> Val
     value = unknown(f"{parameter.arg}", parameter.arg)
     if parameter.annotation is not None:
         text = written(parameter.annotation).strip("'\"")
-        head, _, rest = text.partition(".")
-        qualified = function.module.imports.get(head, head) + (f".{rest}" if rest else "")
-        role = knowledge.role_of_constructor(qualified) or (
-            Role.MODEL if qualified.endswith("nn.Module") else None
-        )
+        qualified = function.module.qualified(text)
+        role = knowledge.role_of_annotation(qualified)
         value.qualified = qualified
         if role is not None:
             value.role, value.evidence = role, Evidence.USED

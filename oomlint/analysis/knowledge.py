@@ -267,6 +267,12 @@ def role_of_constructor(qualified: str) -> Role | None:
     return None
 
 
+def role_of_annotation(qualified: str) -> Role | None:
+    return role_of_constructor(qualified) or (
+        Role.MODEL if qualified.endswith("nn.Module") else None
+    )
+
+
 @lru_cache(maxsize=8192)
 def role_of_name(name: str) -> Role | None:
     last = name.rsplit(".", 1)[-1].strip("_")

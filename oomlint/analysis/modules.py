@@ -150,6 +150,11 @@ class Module:
     def path(self) -> Path:
         return self.source.path
 
+    def qualified(self, dotted: str) -> str:
+        """A dotted name as its imports mean it; a name that is not imported stays as it is."""
+        head, _, rest = dotted.partition(".")
+        return self.imports.get(head, head) + (f".{rest}" if rest else "")
+
     def ready(self, name: str) -> None:
         """Makes sure that a definition of this name is parsed, if there is one."""
 

@@ -333,13 +333,13 @@ def annotation_role(module: Module, name: str, function: Function | None) -> Rol
         for parameter in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
             if parameter.arg == name and parameter.annotation is not None:
                 text = written(parameter.annotation).strip("'\"")
-                head, _, rest = text.partition(".")
-                qualified = module.imports.get(head, head) + (f".{rest}" if rest else "")
-                if qualified.endswith("nn.Module"):
-                    return Role.MODEL
-                return knowledge.role_of_constructor(qualified)
+                return knowledge.role_of_annotation(module.qualified(text))
         function = function.parent
     return None
+
+
+def is_true(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Constant) and node.value is True
 
 
 def loops_around(module: Module, node: ast.AST) -> list[ast.For | ast.AsyncFor | ast.While]:

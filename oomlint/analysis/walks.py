@@ -24,7 +24,3 @@ def flag(site: Site, name: str) -> ast.expr | None:
     """What `retain_graph` or `create_graph` is given."""
     places = (2, 3) if site.qualified == FUNCTION else METHODS[site.method]
     return site.argument(places[name == "create_graph"], name)
-
-
-def is_true(node: ast.expr | None) -> bool:
-    return isinstance(node, ast.Constant) and node.value is True
