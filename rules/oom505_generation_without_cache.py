@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from oomlint.analysis import Model, decoding
 from oomlint.analysis.answers import finding, short
 from oomlint.analysis.state import Event
 from oomlint.rule import Claim, Finding, Rule, Severity
+from oomlint.token_patterns import Lines
 
 
 class GenerationWithoutCache(Rule):
@@ -80,6 +82,15 @@ class GenerationWithoutCache(Rule):
             "max(",
         ),
         ("for ", "while "),
+    )
+    # The choice is a call: most files that hold one of the words only sample, pick or pickle data.
+    token_pattern = Lines(
+        tuple(word.encode() for word in tokens[2]),
+        re.compile(
+            rb"(?:argmax|multinomial|topk|ategorical)\w*\s*\("
+            rb"|(?:\b|_)(?:sample|pick|choose|greedy)(?:_\w*)?\s*\(|\bmax\(",
+            re.IGNORECASE,
+        ),
     )
     claims = (Claim.PEAK_FALLS, Claim.STEP_FASTER)
 
