@@ -16,12 +16,16 @@ import time
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
-from corpus import CorpusError
+from corpus import CorpusError, cache_folder
 from mutations import OPERATORS, Operator, planted
 from planting import Code, Edit, Package, Site, last_name
+from recall import Outcome, mean_share, page, table
+from repositories import trees_folder
 from tools import packages_folder
 
 from oomlint.analysis import analyse
@@ -35,44 +39,46 @@ SKIPPED = re.compile(r"(^|/)torch[-\d.]*/(test|torch/testing|torch/_\w+)/")
 MARKERS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    operator: Operator
-    file: str
-    row: int
-    where: str
-    found: bool
-    text: str
-    # Of a survivor: what the model says of the place.
-    reason: str = ""
-
-
-def training_files(folder: Path) -> Iterator[tuple[Path, Code]]:
+def training_files(folders: Sequence[Path], seed: str) -> Iterator[tuple[Path, Path, Code]]:
     """Files with a backward and a step that a loop repeats, in the order of their hashes."""
 
-    def order(path: Path) -> str:
-        return hashlib.sha256(path.relative_to(folder).as_posix().encode()).hexdigest()
+    def order(found: tuple[Path, Path]) -> str:
+        path, folder = found
+        return hashlib.sha256((seed + path.relative_to(folder).as_posix()).encode()).hexdigest()
 
-    for path in sorted(folder.rglob("*.py"), key=order):
-        if SKIPPED.search(path.relative_to(folder).as_posix()):
+    everything = [(path, folder) for folder in folders for path in folder.rglob("*.py")]
+    for path, folder in sorted(everything, key=order):
+        if SKIPPED.search(path.relative_to(folder).as_posix()) or not path.is_file():
             continue
         text = path.read_text("utf-8", "replace")
         if ".backward(" not in text or ".step(" not in text:
             continue
-        try:
-            code = Code(path, text.replace("\r\n", "\n"))
-        except (SyntaxError, ValueError, RecursionError):
-            continue
-        if any(last_name(call.func) == "backward" and code.repeated(call) for call in code.calls):
-            yield path, code
+        code = read(path)
+        if code is not None and any(
+            last_name(call.func) == "backward" and code.repeated(call) for call in code.calls
+        ):
+            yield path, folder, code
+
+
+def read(path: Path) -> Code | None:
+    text = path.read_text("utf-8", "replace")
+    try:
+        return Code(path, text.replace("\r\n", "\n"))
+    except (SyntaxError, ValueError, RecursionError):
+        return None
 
 
 def project_of(path: Path, folder: Path) -> Path:
-    """The nearest folder with a mark of a project, or the tree itself."""
+    """The nearest folder with a mark of a project, or the tree below `folder`."""
+    parts = path.relative_to(folder).parts
+    tree = folder / parts[0] if len(parts) > 1 else folder
     for parent in path.parents:
-        if parent == folder or any((parent / marker).exists() for marker in MARKERS):
+        if parent == tree or any((parent / marker).exists() for marker in MARKERS):
             return parent
     return path.parent
+
+
+package_of = lru_cache(maxsize=8)(Package)
 
 
 def findings(path: Path, text: str, root: Path, code: str) -> list[int]:
@@ -126,18 +132,83 @@ def name_of(code: Code, scope: ast.AST) -> str:
     return ".".join([*reversed(around), scope.name])  # type: ignore[attr-defined]
 
 
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Which files are taken of the order of hashes."""
+
+    seed: str
+    files: int
+    # Of one package or repository, so that copies of one file do not decide.
+    of_tree: int
+    # Sites of each operator: where the files have less, the next ones are searched for its sites.
+    least: int
+
+
+Task = tuple[Path, Path, tuple[str, ...]]
+
+
 def plant(
-    folder: Path, limit: int, operators: Sequence[Operator]
-) -> Iterator[tuple[str, list[Outcome]]]:
-    """Each chosen file with what became of every fault that was planted in it."""
-    packages: dict[Path, Package] = {}
-    for count, (path, code) in enumerate(training_files(folder)):
-        if limit and count == limit:
+    folders: Sequence[Path], sample: Sample, operators: Sequence[Operator], jobs: int
+) -> Iterator[list[Outcome]]:
+    """What became of every fault that was planted in each chosen file."""
+    trees: Counter[Path] = Counter()
+    order = training_files(folders, sample.seed)
+    names = tuple(operator.name for operator in operators)
+    first: list[Task] = []
+    while not sample.files or len(first) < sample.files:
+        path, folder, _ = next(order, (None, None, None))
+        if path is None or folder is None:
+            break
+        trees[tree_of(path, folder)] += 1
+        if not sample.of_tree or trees[tree_of(path, folder)] <= sample.of_tree:
+            first.append((path, folder, names))
+    planted_at: Counter[str] = Counter()
+    with ProcessPoolExecutor(jobs) as pool:
+        for own in pool.map(outcomes_of, first):
+            planted_at.update(one.operator.name for one in own)
+            yield own
+        yield from pool.map(
+            outcomes_of, further(order, trees, sample, operators, planted_at), chunksize=1
+        )
+
+
+def tree_of(path: Path, folder: Path) -> Path:
+    return folder / path.relative_to(folder).parts[0]
+
+
+def further(
+    order: Iterator[tuple[Path, Path, Code]],
+    trees: Counter[Path],
+    sample: Sample,
+    operators: Sequence[Operator],
+    planted_at: Counter[str],
+) -> Iterator[Task]:
+    """Later files of the order, each with the operators that still lack sites and have one here."""
+    sites = Counter(planted_at)
+    for path, folder, code in order:
+        lacking = [one for one in operators if sites[one.name] < sample.least]
+        if not lacking:
             return
-        root = project_of(path, folder)
-        code.package = packages.setdefault(root, Package(root))
-        name = path.relative_to(folder).as_posix()
-        yield name, [*outcomes(code, root, name, operators)]
+        tree = tree_of(path, folder)
+        if sample.of_tree and trees[tree] >= 3 * sample.of_tree:
+            continue
+        code.package = package_of(project_of(path, folder))
+        found = {one.name: sum(1 for _ in planted(code, one)) for one in lacking}
+        sites.update(found)
+        chosen = tuple(name for name, count in found.items() if count)
+        if chosen:
+            trees[tree] += 1
+            yield path, folder, chosen
+
+
+def outcomes_of(task: Task) -> list[Outcome]:
+    path, folder, names = task
+    code = read(path)
+    assert code is not None
+    root = project_of(path, folder)
+    code.package = package_of(root)
+    operators = [one for one in OPERATORS if one.name in names]
+    return [*outcomes(code, root, path.relative_to(folder).as_posix(), operators)]
 
 
 def outcomes(code: Code, root: Path, name: str, operators: Sequence[Operator]) -> Iterator[Outcome]:
@@ -183,85 +254,77 @@ def reason(code: Code, site: Site, text: str, root: Path) -> str:
     return "followed; the rule is not certain"
 
 
-def table(results: Sequence[Outcome], operators: Sequence[Operator]) -> list[str]:
-    lines = ["| operator | rule | what | planted | found | share |", "|---|---|---|---:|---:|---:|"]
-    for operator in operators:
-        own = [one for one in results if one.operator is operator]
-        found = sum(one.found for one in own)
-        share = f"{found / len(own):.0%}" if own else "-"
-        lines.append(
-            f"| {operator.name} | {operator.code} | {operator.what} | {len(own)} | {found} "
-            f"| {share} |"
-        )
-    found = sum(one.found for one in results)
-    share = f"{found / len(results):.1%}" if results else "-"
-    return [*lines, f"| all | | | {len(results)} | {found} | {share} |"]
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folders", type=Path, nargs="*", help="default: the corpus")
+    parser.add_argument("--files", type=int, default=60, help="how many files (0: all)")
+    parser.add_argument("--seed", default="", help="another text, another choice of files")
+    parser.add_argument(
+        "--of-tree", type=int, default=0, help="most files of one package or repository"
+    )
+    parser.add_argument(
+        "--least",
+        type=int,
+        default=0,
+        help="sites wanted of each operator: later files are searched for those that lack some",
+    )
+    parser.add_argument("--operators", default="", help="names or codes to plant (default: all)")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--keep", type=Path, help="a folder for the texts that survive")
+    parser.add_argument("--blind", action="store_true", help="print no survivors, only the table")
+    parser.add_argument("--write", action="store_true", help="keep the page in results/")
+    return parser.parse_args()
 
 
-def survivors(results: Sequence[Outcome]) -> list[str]:
-    return [
-        f"| {one.operator.name} | {one.file} | {one.row} | {one.where or 'module'} "
-        f"| {one.reason.replace('|', '/')} |"
-        for one in results
-        if not one.found
-    ]
-
-
-def page(results: Sequence[Outcome], files: int, command: str) -> str:
-    today = datetime.date.today().isoformat()
-    head = [
-        f"# Recall by planted faults, {today}",
-        "",
-        f"`{command}`: {files} files with training loops, chosen by the hash of their paths; each",
-        "fault planted alone, in place; found if its rule has a new finding in the function, its",
-        "callers or its callees.",
-        "",
-        *table(results, OPERATORS),
-        "",
-        "## Survivors",
-        "",
-        "| operator | file | line | function | reason |",
-        "|---|---|---:|---|---|",
-        *survivors(results),
-        "",
-    ]
-    return "\n".join(head)
+def default_folders() -> list[Path]:
+    repositories = trees_folder(cache_folder())
+    return [packages_folder(), *([repositories] if repositories.is_dir() else [])]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, nargs="?", help="default: the corpus")
-    parser.add_argument("--files", type=int, default=60, help="how many files (0: all)")
-    parser.add_argument("--operators", default="", help="names or codes to plant (default: all)")
-    parser.add_argument("--keep", type=Path, help="a folder for the texts that survive")
-    parser.add_argument("--write", action="store_true", help="keep the page in results/")
-    options = parser.parse_args()
+    options = arguments()
     try:
-        folder = (options.folder or packages_folder()).resolve()
+        folders = [one.resolve() for one in options.folders or default_folders()]
     except CorpusError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     chosen = {word for word in options.operators.split(",") if word}
     operators = [one for one in OPERATORS if not chosen or {one.name, one.code} & chosen]
+    sample = Sample(options.seed, options.files, options.of_tree, options.least)
     results: list[Outcome] = []
-    files, began = 0, time.process_time()
-    for name, own in plant(folder, options.files, operators):
+    files, began = 0, time.monotonic()
+    for own in plant(folders, sample, operators, options.jobs):
         files += 1
         results += own
         for one in own:
-            if not one.found:
-                print(f"{one.operator.name}: {name}:{one.row} {one.where}", flush=True)
+            if not one.found and not options.blind:
+                print(f"{one.operator.name}: {one.file}:{one.row} {one.where}", flush=True)
                 if options.keep:
                     keep(options.keep, one)
     print("\n".join(table(results, operators)))
-    print(f"{files} files, {time.process_time() - began:.0f} CPU seconds")
+    print(f"mean of the operators' shares: {mean_share(results)}")
+    print(f"{files} files, {time.monotonic() - began:.0f} seconds")
     if options.write:
         RESULTS.mkdir(exist_ok=True)
-        target = RESULTS / f"recall-{datetime.date.today().isoformat()}.md"
-        command = f"python bench/plant.py --files {options.files} --write"
-        target.write_text(page(results, files, command), encoding="utf-8")
+        day = datetime.date.today().isoformat()
+        target = RESULTS / f"recall-{day}{'-' * bool(sample.seed)}{sample.seed}.md"
+        how = description(sample, [one.name for one in folders], files, results)
+        target.write_text(page(results, operators, how), encoding="utf-8")
         print(f"written to {target}")
     return 0
+
+
+def description(
+    sample: Sample, folders: Sequence[str], files: int, results: Sequence[Outcome]
+) -> list[str]:
+    options = f"--seed '{sample.seed}' --files {sample.files}"
+    options += f" --of-tree {sample.of_tree} --least {sample.least}"
+    return [
+        f"`python bench/plant.py {options} --write` over {' and '.join(folders)}:",
+        f"{files} files with training loops, chosen by the hash of seed and path; each fault",
+        "planted alone, in place; found if its rule has a new finding in the function, its callers",
+        f"or its callees. The mean of the operators' shares is {mean_share(results)}.",
+    ]
 
 
 def keep(folder: Path, outcome: Outcome) -> None:
