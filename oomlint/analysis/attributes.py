@@ -130,10 +130,40 @@ def class_constant(world: World, cls: Class, name: str) -> Value | None:
     for kin in classes.lineage(world, cls):
         if name in kin.constants:
             expression = kin.constants[name]
+            if isinstance(expression, ast.Constant) and is_dataclass(kin):
+                # The default of an option: whoever makes the object may give another.
+                key = f"{kin.name}.{name}"
+                return unknown(key, name) if expression.value is None else Number(key)
             if isinstance(expression, ast.Constant):
                 return Constant(repr(expression.value), value=expression.value)
             return None
     return None
+
+
+def is_dataclass(cls: Class) -> bool:
+    return any("dataclass" in ast.unparse(part) for part in cls.node.decorator_list)
+
+
+def held_after(world: World, receiver: Instance, name: str, value: Value) -> Value:
+    """What an attribute holds once a constant was assigned: either one, if under a condition.
+
+    Both arms of a condition without events are followed; what they assign to `self` is joined
+    there, and what they assign to other objects here.
+    """
+    if not isinstance(value, Constant) or receiver is world.frame.this:
+        return value
+    if all(is_settled(world, guard.key) for guard in world.guards):
+        return value
+    old = instance_attribute(world, receiver, name)
+    if isinstance(old, Constant) and old.value == value.value:
+        return value
+    either = isinstance(old, Constant | Number) and old.key != "None" and value.value is not None
+    key = f"{receiver.key}.{name}"
+    return Number(key) if either else unknown(key, name)
+
+
+def is_settled(world: World, key: str) -> bool:
+    return any(part in world.assumptions for part in key.split(" | ")) or not key
 
 
 def assigned_elsewhere(world: World, cls: Class, name: str, receiver: Instance) -> Value | None:
@@ -197,6 +227,9 @@ def element(world: World, receiver: Value, index: Value) -> Value:
 
 
 def container_element(world: World, receiver: Container, index: Value, key: str) -> Value:
+    bound = world.attributes.get((receiver.key, f"[{index.key}]"))
+    if bound is not None and not index.key.startswith("-"):
+        return bound
     if isinstance(index, Constant):
         if isinstance(index.value, str) and index.value in receiver.names:
             return receiver.names[index.value]
@@ -204,6 +237,9 @@ def container_element(world: World, receiver: Container, index: Value, key: str)
             if -len(receiver.items) <= index.value < len(receiver.items):
                 return receiver.items[index.value]
     held = [*receiver.items, *receiver.names.values()]
+    if "#" in index.key:
+        others = bound_beside(world, receiver, index)
+        held = [value for value in held if id(value) not in others]
     if not held:
         return unknown(key, "")
     if receiver.kind == "dict" and not receiver.items:
@@ -214,3 +250,15 @@ def container_element(world: World, receiver: Container, index: Value, key: str)
     for value in held[1:4]:
         result = join(result, value)
     return result
+
+
+def bound_beside(world: World, receiver: Container, index: Value) -> set[int]:
+    """What this run of a loop bound at its other indices: it is not at this one."""
+    run, dot, _ = index.key.rpartition(".")
+    if not dot:
+        return set()
+    return {
+        id(value)
+        for (key, name), value in world.attributes.items()
+        if key == receiver.key and name.rpartition(".")[0] == f"[{run}"
+    }

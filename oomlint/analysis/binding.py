@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from oomlint.analysis import knowledge
-from oomlint.analysis.attributes import attribute, element, instance_attribute
+from oomlint.analysis.attributes import attribute, element, held_after, instance_attribute
 from oomlint.analysis.dispatch import Signal, evaluate
 from oomlint.analysis.keeping import JOINING, crosses, graph_leaves, joins, keep_in_total
 from oomlint.analysis.knowledge import Evidence, Role
@@ -212,7 +212,7 @@ def bind(world: World, target: ast.expr, value: Value, born: Marks | None = None
     elif isinstance(target, ast.Attribute):
         receiver = settled(evaluate(world, target.value))
         if isinstance(receiver, Instance):
-            receiver.attributes[target.attr] = value
+            receiver.attributes[target.attr] = held_after(world, receiver, target.attr, value)
             receiver.born[target.attr] = when
         else:
             world.attributes[(receiver.key, target.attr)] = value
@@ -238,8 +238,7 @@ def bind_item(
         if isinstance(index, Constant) and isinstance(index.value, str):
             receiver.names[index.value] = value
             return
-        if len(receiver.items) < 8:
-            receiver.items.append(value)
+        put_item(world, receiver, index, value)
         # A key that changes with the loop makes an entry in every iteration.
         grows = "#" in index.key and not receiver.bounded and crosses(receiver.born, world.marks)
         if grows and source is not None and may_have_graph(value):
@@ -261,6 +260,19 @@ def bind_item(
             keep_in_total(world, node, place, receiver, value, born, receiver)
         world.attributes[(receiver.key, f"[{index.key}]")] = value
         world.attribute_born[(receiver.key, f"[{index.key}]")] = world.marks
+
+
+def put_item(world: World, container: Container, index: Value, value: Value) -> None:
+    """Binds an entry; what was bound at the same index is no longer held."""
+    place = (container.key, f"[{index.key}]")
+    before = world.attributes.get(place)
+    world.attributes[place] = value
+    for i, held in enumerate(container.items):
+        if held is before:
+            container.items[i] = value
+            return
+    if len(container.items) < 8:
+        container.items.append(value)
 
 
 def current(world: World, target: ast.expr) -> tuple[Value | None, Marks, str]:

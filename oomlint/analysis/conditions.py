@@ -201,8 +201,15 @@ def branch(
         return None
     if not eventful and not leaves and not leaves_else:
         return None
-    preferred = not leaves if not leaves_else else True
+    # An arm with events that may only leave in its depth (early stopping) is the step itself.
+    inside = leaves and not ends_in_exit(body) and is_eventful(world, module, body)
+    preferred = inside or leaves_else or not leaves
     return decide(world, condition, preferred)
+
+
+def ends_in_exit(nodes: Sequence[ast.AST]) -> bool:
+    last = nodes[-1] if nodes else None
+    return isinstance(last, ast.Return | ast.Continue | ast.Break | ast.Raise)
 
 
 def ends_in_raise(nodes: Sequence[ast.AST]) -> bool:
