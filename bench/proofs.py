@@ -73,7 +73,8 @@ def finding_row(rule: type[Rule], script: Path) -> int | None:
 
 
 def prove(rule: type[Rule], script: Path, repaired: Path, device: str) -> Proof:
-    limits = Limits(device=device, timeout=300.0)
+    distributed = "init_process_group" in script.read_text("utf-8")
+    limits = Limits(device=device, timeout=300.0, ranks=2 if distributed else 1)
     row = finding_row(rule, script)
     try:
         found = compare_texts(script, repaired, rule.claims, row=row, limits=limits)

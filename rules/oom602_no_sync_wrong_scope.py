@@ -61,7 +61,7 @@ class NoSyncWrongScope(Rule):
 
     ## Measured
     Two ranks with gloo, four micro-batches: 4 averages of the gradients a step before the fix and 1
-    after it, the gradient norm the same to six digits. One rank is enough to count them.
+    after it, on each rank, and the gradients of both are equal byte for byte at every step.
 
     ## References
     - [PyTorch: DistributedDataParallel.no_sync](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html#torch.nn.parallel.DistributedDataParallel.no_sync)

@@ -59,8 +59,7 @@ class NoSyncInverted(Rule):
 
     ## Measured
     Two ranks with gloo, four micro-batches: before the fix their gradients (norm 0.28) differ by
-    0.28, after it they are equal. On one rank: a step uses one backward pass without an average
-    before the fix and none after it.
+    0.28, after it they are equal, byte for byte.
 
     ## References
     - [PyTorch: DistributedDataParallel.no_sync](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html#torch.nn.parallel.DistributedDataParallel.no_sync)

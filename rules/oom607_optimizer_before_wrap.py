@@ -55,8 +55,8 @@ class OptimizerBeforeWrap(Rule):
     Unsafe: parameters that stood still are trained from now on.
 
     ## Measured
-    A head that is replaced behind the optimizer: two of its parameters get no gradient before the
-    fix, and all get one after it.
+    Two ranks with gloo and a model that FSDP shards behind its optimizer: none of the optimizer's
+    parameters gets a gradient or moves before the fix, and all do after it, on each rank.
 
     ## References
     - [PyTorch: FullyShardedDataParallel](https://docs.pytorch.org/docs/stable/fsdp.html)

@@ -127,6 +127,42 @@ def test_both_runs_draw_the_same_numbers(tmp_path: Path) -> None:
     assert len(set(losses[0])) == 3
 
 
+TOGETHER = """\
+import os, time, torch
+from torch import distributed
+distributed.init_process_group("gloo")
+rank = distributed.get_rank()
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1).cuda())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+if rank == 0:
+    torch.save(model.state_dict(), "first.pt")
+distributed.barrier()
+assert os.path.exists("first.pt") and torch.load("first.pt")
+for step in range(9):
+    model(torch.randn(8, 4, device="cuda") + rank).pow(2).mean().backward()
+    {between}
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_two_ranks_meet_and_leave_a_record_each(tmp_path: Path) -> None:
+    found = run(tmp_path, TOGETHER.format(between="time.sleep(0.1 * rank)"), ranks=2, steps=3)
+    assert (found.ending.message, found.ending.kind) == ("", STOPPED)
+    assert [len(steps) for steps in (found.steps, *found.peers)] == [3, 3]
+    for one, other in zip(found.steps, found.peers[0], strict=True):
+        assert one.fingerprint == other.fingerprint != ""
+        assert len(one.samples) == 8
+        assert not set(one.samples) & set(other.samples)
+
+
+def test_a_rank_that_raises_ends_those_that_wait_for_it(tmp_path: Path) -> None:
+    text = TOGETHER.format(between="assert step < 2 or rank == 0, 'alone'")
+    found = run(tmp_path, text, ranks=2, timeout=60.0)
+    assert found.ending.message == "raises AssertionError: alone"
+    assert len(found.steps) >= 2
+
+
 def test_nothing_is_written_beside_the_script(tmp_path: Path) -> None:
     (tmp_path / "best.pt").write_bytes(b"precious")
     found = run(

@@ -67,6 +67,16 @@ def warned(*texts: str) -> Run:
     return replace(run(), warnings=tuple(f"FutureWarning: {text}" for text in texts))
 
 
+def ranked(*ranks: Run) -> Run:
+    """One run of several ranks."""
+    return replace(ranks[0], peers=tuple(rank.steps for rank in ranks[1:]))
+
+
+def fed(*names: str) -> Run:
+    """Each step trains on one sample of these, over and over."""
+    return run(samples=lambda i: (names[i % len(names)],))
+
+
 TWICE = run(requested_peak=32 * MIB)
 GROWS = run(allocated=lambda i: 8 * MIB + i * 1024)
 NODES = run(nodes=lambda i: 20 + 8 * i)
@@ -643,6 +653,119 @@ CASES = {
         NO_EFFECT,
     ),
     "one rank without averages": (Claim.RANKS_AGREE, run(), run(), NOT_MEASURED, NOT_MEASURED),
+    "averages fall on both ranks": (
+        Claim.REDUCTIONS_FALL,
+        ranked(run(reductions=4), run(reductions=4)),
+        ranked(run(reductions=1), run(reductions=1)),
+        CONFIRMED,
+        REFUTED,
+    ),
+    "averages fall on one rank only": (
+        Claim.REDUCTIONS_FALL,
+        ranked(run(reductions=4), run(reductions=4)),
+        ranked(run(reductions=1), run(reductions=4)),
+        NO_EFFECT,
+        REFUTED,
+    ),
+    "averages fall and the ranks part": (
+        Claim.REDUCTIONS_FALL,
+        ranked(run(reductions=4), run(reductions=4)),
+        ranked(run(reductions=1), run(reductions=1, fingerprint="b")),
+        REFUTED,
+        REFUTED,
+    ),
+    "the ranks' gradients come together": (
+        Claim.RANKS_AGREE,
+        ranked(run(fingerprint="a"), run(fingerprint=lambda i: "b" if i else "a")),
+        ranked(run(fingerprint="c"), run(fingerprint="c")),
+        CONFIRMED,
+        REFUTED,
+    ),
+    "the ranks' gradients still differ": (
+        Claim.RANKS_AGREE,
+        ranked(run(fingerprint="a"), run(fingerprint="b")),
+        ranked(run(fingerprint="a"), run(fingerprint=lambda i: "a" if i else "b")),
+        NO_EFFECT,
+        NO_EFFECT,
+    ),
+    "ranks with samples of their own": (
+        Claim.SAMPLES_DIFFER,
+        ranked(fed("a", "b"), fed("b", "a")),
+        ranked(fed("a", "c"), fed("b", "d")),
+        CONFIRMED,
+        REFUTED,
+    ),
+    "ranks that share their samples in both": (
+        Claim.SAMPLES_DIFFER,
+        ranked(fed("a", "b"), fed("b", "a")),
+        ranked(fed("c"), fed("c")),
+        NO_EFFECT,
+        NO_EFFECT,
+    ),
+    "one rank shares with nobody": (
+        Claim.SAMPLES_DIFFER,
+        fed("a"),
+        fed("b"),
+        NOT_MEASURED,
+        NOT_MEASURED,
+    ),
+    "epochs in another order": (
+        Claim.EPOCHS_DIFFER,
+        fed("a", "b", "c"),
+        fed("a", "b", "c", "b", "a", "c"),
+        CONFIRMED,
+        REFUTED,
+    ),
+    "epochs in the same order in both": (
+        Claim.EPOCHS_DIFFER,
+        fed("a", "b"),
+        fed("c", "d"),
+        NO_EFFECT,
+        NO_EFFECT,
+    ),
+    "not one whole epoch": (
+        Claim.EPOCHS_DIFFER,
+        fed(*"abcdef"),
+        fed(*"abcdef"),
+        NOT_MEASURED,
+        NOT_MEASURED,
+    ),
+    "shards that are clipped together": (
+        Claim.SHARDS_BOUNDED,
+        ranked(run(max_norm=1.0, gradient_norm=1.0), run(max_norm=1.0, gradient_norm=1.0)),
+        ranked(run(gradient_norm=0.6), run(gradient_norm=0.8)),
+        CONFIRMED,
+        REFUTED,
+    ),
+    "shards that are in bounds": (
+        Claim.SHARDS_BOUNDED,
+        ranked(run(max_norm=9.0), run(max_norm=9.0)),
+        ranked(run(max_norm=9.0), run(max_norm=9.0)),
+        NO_EFFECT,
+        NO_EFFECT,
+    ),
+    "a search for nothing": (Claim.SEARCHES_FALL, run(searches=1), run(), CONFIRMED, REFUTED),
+    "a search that finds something": (
+        Claim.SEARCHES_FALL,
+        run(searches=1, gradless=2),
+        run(),
+        REFUTED,
+        REFUTED,
+    ),
+    "functions that run again for nothing": (
+        Claim.RECOMPUTATIONS_FALL,
+        run(recomputations=2),
+        run(),
+        CONFIRMED,
+        REFUTED,
+    ),
+    "functions that run again for memory": (
+        Claim.RECOMPUTATIONS_FALL,
+        run(recomputations=2),
+        TWICE,
+        REFUTED,
+        REFUTED,
+    ),
     "error gone": (Claim.ERROR_GONE, ERROR, run(), CONFIRMED, REFUTED),
     "error replaced": (Claim.ERROR_GONE, ERROR, OTHER, NOT_MEASURED, NOT_MEASURED),
     "error stays": (Claim.ERROR_GONE, ERROR, ERROR, NO_EFFECT, NO_EFFECT),

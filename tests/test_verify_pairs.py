@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.script.parent.name)
 def test_the_repair_is_confirmed_and_nothing_else_is(pair: Pair) -> None:
     claims = pair.rule.claims
-    limits = Limits(device="emulated", timeout=120.0)
+    limits = Limits(device="emulated", timeout=120.0, ranks=pair.ranks)
     found = compare_texts(pair.script, pair.repaired, claims, row=pair.row(), limits=limits)
     assert found.verdict.kind == CONFIRMED, found.verdict.reason
     assert found.verdict.claim in claims

@@ -23,6 +23,11 @@ class Pair:
     script: Path
     repaired: Path
 
+    @property
+    def ranks(self) -> int:
+        """Two, where the script meets others to train with."""
+        return 2 if "init_process_group" in self.script.read_text("utf-8") else 1
+
     def row(self) -> int:
         lines = self.script.read_text("utf-8").splitlines()
         rows = [i for i, line in enumerate(lines, 1) if f"# expect: {self.rule.code}" in line]

@@ -67,6 +67,13 @@ class Size(click.ParamType):  # type: ignore[type-arg]
     show_default=True,
     help="Where to measure; `auto` takes cuda where torch sees one.",
 )
+@click.option(
+    "--ranks",
+    type=click.IntRange(1, 8),
+    default=1,
+    show_default=True,
+    help="Processes that run the script together, as under torchrun.",
+)
 @click.option("--capacity", type=Size(), help="Memory of the emulated device: 24GiB.")
 @click.option(
     "--allow-writes",
@@ -106,6 +113,7 @@ def verify(ctx: click.Context, /, file: Path, arguments: tuple[str, ...], **give
         capacity=given["capacity"],
         writes=given["allow_writes"],
         python=given["python"] or sys.executable,
+        ranks=given["ranks"],
     )
     only = codes(given["only"])
     with progress(given["quiet"]) as watch:

@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import sys
+import time
 import traceback
 import types
 import warnings
@@ -20,6 +21,7 @@ from typing import Any, NoReturn
 
 from oomlint.verify import record
 from oomlint.verify.instrument import NAME, Region, instrumented
+from oomlint.verify.launch import stay_for
 from oomlint.verify.record import Ending
 
 TESTED_TORCH = "2.13"
@@ -40,12 +42,14 @@ class Order:
     writes: bool = False  # whether the script may write where it likes
     region: Region | None = None
     iterations: bool = True  # whether the region's iterations may stand for steps
+    peers: tuple[str, ...] = ()  # where the other ranks' records go
 
 
 def read_order(path: Path) -> Order:
     entry = json.loads(path.read_text("utf-8"))
     region = Region(**entry["region"]) if entry["region"] else None
-    return Order(**{**entry, "argv": tuple(entry["argv"]), "region": region})
+    lists = {key: tuple(entry[key]) for key in ("argv", "peers")}
+    return Order(**{**entry, **lists, "region": region})
 
 
 def write_order(path: Path, order: Order) -> None:
@@ -55,7 +59,8 @@ def write_order(path: Path, order: Order) -> None:
 class Journal:
     """The file of records; every line is on its way to the disk when `write` returns."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, peers: tuple[str, ...] = ()) -> None:
+        self.peers = peers
         self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def write(self, line: str) -> None:
@@ -63,19 +68,21 @@ class Journal:
 
     def end(self, ending: Ending) -> NoReturn:
         """Ends the process at once: no exit handler, no other thread and no worker runs on."""
-        self.write(record.dump({"ending": asdict(ending)}))
+        self.write(record.dump({"ending": asdict(ending), "moment": time.time()}))
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
             except (OSError, ValueError, AttributeError):
                 continue
+        if ending.kind in (record.STOPPED, record.FINISHED):
+            stay_for(self.peers)
         os._exit(0)
 
 
 def main(path: str) -> NoReturn:
     die_with_parent()
     order = read_order(Path(path))
-    journal = Journal(order.out)
+    journal = Journal(order.out, order.peers)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Failed to initialize NumPy")
@@ -129,6 +136,7 @@ def prepare(order: Order, journal: Journal) -> Any:
         stop=lambda: journal.end(Ending(record.STOPPED)),
         bounded=order.region is not None,
         iterations=order.iterations,
+        several=bool(order.peers),
     )
     recorder.install()
     return recorder
@@ -152,7 +160,7 @@ def shelter(folder: Path, torch: Any) -> None:
     from oomlint.verify.sandbox import Overlay
 
     root = folder / "written"
-    root.mkdir()
+    root.mkdir(exist_ok=True)  # the ranks of one run see each other's files
     overlay = Overlay(str(root), (str(folder),))
     overlay.install()
     save, load = torch.save, torch.load  # torch opens archives in C++

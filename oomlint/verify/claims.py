@@ -25,8 +25,10 @@ from oomlint.verify.precision import (
     steps_taken,
     warning_gone,
 )
+from oomlint.verify.ranks import epochs_differ, gradients_agree, samples_differ, shards_bounded
+from oomlint.verify.recomputing import recomputations_fall
 from oomlint.verify.record import Run, Step
-from oomlint.verify.reductions import ranks_agree, reductions_fall
+from oomlint.verify.reductions import ranks_agree, reductions_fall, unused_search_gone
 from oomlint.verify.schedule import schedule_from_start, schedule_per_step, windows_equal
 from oomlint.verify.series import (
     BOUND_SHARE,
@@ -337,12 +339,30 @@ def off(factor: float) -> bool:
     return not 1 / WRONG_FACTOR < factor < WRONG_FACTOR
 
 
+def averaged(before: Run, after: Run) -> Verdict:
+    """By the gradients of all ranks, or by what one rank alone shows of its own."""
+    if before.peers and after.peers:
+        return gradients_agree(before, after)
+    return per_optimizer(ranks_agree)(before, after)
+
+
+# These look at all ranks at once; each rank by itself decides on the others.
+ACROSS_RANKS = frozenset(
+    {Claim.RANKS_AGREE, Claim.SAMPLES_DIFFER, Claim.EPOCHS_DIFFER, Claim.SHARDS_BOUNDED}
+)
+
+
 JUDGES: dict[Claim, Callable[[Run, Run], Verdict]] = {
     Claim.PEAK_FALLS: peak_falls,
     Claim.STEP_FASTER: step_faster,
     Claim.FEWER_TRAIN: per_optimizer(fewer_train),
     Claim.REDUCTIONS_FALL: per_optimizer(reductions_fall),
-    Claim.RANKS_AGREE: per_optimizer(ranks_agree),
+    Claim.RANKS_AGREE: averaged,
+    Claim.SAMPLES_DIFFER: samples_differ,
+    Claim.EPOCHS_DIFFER: epochs_differ,
+    Claim.SHARDS_BOUNDED: shards_bounded,
+    Claim.SEARCHES_FALL: per_optimizer(unused_search_gone),
+    Claim.RECOMPUTATIONS_FALL: recomputations_fall,
     Claim.GRADIENTS_ARRIVE: per_optimizer(gradients_arrive),
     Claim.GROWTH_STOPS: growth_stops,
     Claim.NODES_STOP: nodes_stop,

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from oomlint.rule import Claim
-from oomlint.verify.claims import JUDGES, strongest
+from oomlint.verify.claims import ACROSS_RANKS, JUDGES, strongest
+from oomlint.verify.ranks import on_every_rank
 from oomlint.verify.record import FINISHED, RAISED, STOPPED, Ending, Run
 from oomlint.verify.series import (
     GROWTH_BYTES,
@@ -48,10 +49,15 @@ def compare(before: Run, after: Run, claims: tuple[Claim, ...]) -> Verdict:
     trouble = unmeasured(before, after)
     if trouble is not None:
         return Verdict(NOT_MEASURED, trouble)
-    verdicts = [JUDGES[claim](before, after) for claim in claims if claim in JUDGES]
+    verdicts = [judged(claim, before, after) for claim in claims if claim in JUDGES]
     if Claim.ERROR_GONE in claims:
         verdicts.append(error_gone(before, after))
     return strongest(verdicts) or Verdict(NOT_MEASURED, "the rule claims nothing measurable")
+
+
+def judged(claim: Claim, before: Run, after: Run) -> Verdict:
+    judge = JUDGES[claim] if claim in ACROSS_RANKS else on_every_rank(JUDGES[claim])
+    return judge(before, after)
 
 
 def broken_by_fix(run: Run) -> bool:

@@ -275,17 +275,43 @@ def patch_operators() -> None:
 class Dormant(types.ModuleType):
     """Stands for torch's compiler until something wants more of it than a no-op.
 
-    Every optimizer imports it just to say that a graph ends, which takes seconds, and nothing
-    is compiled on the emulated device.
+    Every optimizer imports it just to say that a graph ends and every process group to clear its
+    caches, which takes seconds, and nothing is compiled on the emulated device.
     """
 
     def graph_break(self, *args: Any, **kwargs: Any) -> None:
         return None
 
+    def disable(self, fn: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return (lambda function: function) if fn is None else fn
+
     def __getattr__(self, name: str) -> Any:
-        if sys.modules.get(self.__name__) is self:
+        asleep = sys.modules.get(self.__name__) is self
+        if asleep and name in ASLEEP:
+            return DormantPart(name)
+        if asleep:
             del sys.modules[self.__name__]
         return getattr(importlib.import_module(self.__name__), name)
+
+
+# What is asked of the compiler's modules while there is nothing compiled, and their answers.
+ASLEEP: dict[str, dict[str, Callable[[], Any]]] = {
+    "trace_rules": {"clear_lru_cache": lambda: None},
+    "utils": {"get_optimize_ddp_mode": lambda: "ddp_optimizer"},
+}
+
+
+class DormantPart:
+    """A module of the compiler that is not imported for what it would answer anyway."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ASLEEP[self.name]:
+            return ASLEEP[self.name][name]
+        torch._dynamo.__getattr__("config")  # wakes it
+        return getattr(importlib.import_module(f"torch._dynamo.{self.name}"), name)
 
 
 def patch_compiler() -> None:

@@ -68,6 +68,12 @@ class Step:
     reductions: int = 0  # buckets of gradients that data-parallel models averaged over the ranks
     unreduced: int = 0  # of `held`, backward passes that no such average holds
     advances: int = 0  # of the learning-rate schedule since the optimizer's last attempt
+    # With several ranks and a data-parallel model: a digest of the gradient's bytes, and one for
+    # each row that the model was given since the last attempt.
+    fingerprint: str = ""
+    samples: tuple[str, ...] = ()
+    searches: int = 0  # of data-parallel models for parameters that got no gradient
+    recomputations: int = 0  # of checkpointed functions in a backward pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +97,7 @@ class Run:
     ending: Ending
     warnings: tuple[str, ...] = ()  # that point at the script, once each
     other: tuple[Step, ...] | None = None  # of a second run, from another seed
+    peers: tuple[tuple[Step, ...], ...] = ()  # steps of the other ranks; `steps` are the first's
 
     @property
     def measured(self) -> bool:
@@ -136,6 +143,7 @@ def load(path: Path) -> tuple[dict[str, Any], tuple[Step, ...], Ending | None]:
             head.setdefault("warnings", []).append(entry["warning"])
         elif "ending" in entry:
             ending = Ending(**entry["ending"])
+            head["moment"] = entry["moment"]
         else:
             head.update(entry)
     return head, tuple(steps), ending
@@ -147,4 +155,4 @@ def step_from(entry: dict[str, Any]) -> Step:
         key: float(value) if key in floats and value is not None else value
         for key, value in entry.items()
     }
-    return Step(**values)
+    return Step(**{**values, "samples": tuple(entry.get("samples", ()))})

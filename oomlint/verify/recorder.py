@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
@@ -29,8 +30,10 @@ from oomlint.verify.gradients import (
 from oomlint.verify.host import worker_bytes
 from oomlint.verify.meters import Meter, live_nodes
 from oomlint.verify.modes import aliases, evaluating, models_of
+from oomlint.verify.recomputing import Checkpoints
 from oomlint.verify.record import ITERATION, OPTIMIZER, Step
 from oomlint.verify.reductions import Reductions
+from oomlint.verify.shares import Shares
 
 
 class Recorder:
@@ -44,6 +47,7 @@ class Recorder:
         stop: Callable[[], None],
         bounded: bool = False,
         iterations: bool = True,
+        several: bool = False,
     ) -> None:
         self.meter, self.wanted, self.emit, self.stop = meter, wanted, emit, stop
         self.process, self.thread = os.getpid(), threading.get_ident()
@@ -70,6 +74,8 @@ class Recorder:
         self.allocations, self.waits, self.copies = 0, 0, 0
         self.workers = 0
         self.reductions = Reductions()
+        self.shares = Shares() if several else None
+        self.checkpoints = Checkpoints()
 
     # -- installation
 
@@ -88,6 +94,7 @@ class Recorder:
         loading: Any = torch.utils.data.dataloader
         self.wrap(loading._MultiProcessingDataLoaderIter, "__init__", self.around_workers)
         self.wrap(DistributedDataParallel, "forward", self.around_parallel_forward)
+        self.wrap(torch.utils.checkpoint, "checkpoint", self.around_checkpoint)
         self.wrap(DistributedDataParallel, "register_comm_hook", self.around_reduction_hook)
         for module in (torch.nn.utils, torch.nn.utils.clip_grad):
             self.wrap(module, "clip_grad_norm_", self.around_clip_norm)
@@ -211,6 +218,9 @@ class Recorder:
             "zero_share": zero_share(follower.parameters()),
             "reductions": self.reductions.taken(),
             "unreduced": min(self.reductions.unreduced, follower.held),
+            "searches": self.reductions.searched(),
+            "recomputations": self.checkpoints.taken(),
+            **(self.shares.seen(follower.parameters()) if self.shares is not None else {}),
         }
 
     def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -313,7 +323,13 @@ class Recorder:
 
     def around_parallel_forward(self, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
         self.reductions.watch(model)
+        if self.shares is not None:
+            with self.meter.paused(), torch.no_grad():
+                self.shares.watch((*args, *kwargs.values()))
         return original(model, *args, **kwargs)
+
+    def around_checkpoint(self, original: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+        return original(self.checkpoints.counting(function), *args, **kwargs)
 
     def around_reduction_hook(self, original: Any, model: Any, state: object, hook: Any) -> None:
         original(model, state, self.reductions.counting(hook))

@@ -10,7 +10,7 @@ from typing import Any
 
 from oomlint.rule import Claim
 from oomlint.verify.record import Step
-from oomlint.verify.series import taken
+from oomlint.verify.series import differs, taken
 from oomlint.verify.verdict import CONFIRMED, NO_EFFECT, NOT_MEASURED, REFUTED, Verdict
 
 
@@ -22,10 +22,15 @@ class Reductions:
         self.told = 0  # of these, by the last step
         self.unreduced = 0  # backward passes since the last average
         self.seen = False  # a data-parallel model was run
+        self.searches = 0  # of the graph, for parameters that it does not reach
 
     def watch(self, model: Any) -> None:
         """A model without a hook of its own gets the one that does what it does anyway."""
+        import torch
+
         self.seen = True
+        if model.find_unused_parameters and not model.static_graph and torch.is_grad_enabled():
+            self.searches += 1
         if model._comm_hooks:
             return
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
@@ -49,6 +54,11 @@ class Reductions:
             self.unreduced = 0
         elif self.seen:
             self.unreduced += 1
+
+    def searched(self) -> int:
+        """Searches since the last call."""
+        new, self.searches = self.searches, 0
+        return new
 
     def taken(self) -> int:
         """Averages since the last call."""
@@ -86,3 +96,21 @@ def ranks_agree(before: tuple[Step, ...], after: tuple[Step, ...]) -> Verdict:
     if local_after > local_before:
         return Verdict(REFUTED, reason, claim)
     return Verdict(NO_EFFECT if local_after else CONFIRMED, reason, claim)
+
+
+def unused_search_gone(before: tuple[Step, ...], after: tuple[Step, ...]) -> Verdict:
+    """The search finds nothing: without it every parameter gets the gradient that it got."""
+    claim = Claim.SEARCHES_FALL
+    one, other = (sum(step.searches for step in steps) / len(steps) for steps in (before, after))
+    if one == other:
+        return Verdict(NO_EFFECT, f"{one:g} searches a step before and after", claim)
+    reason = f"the graph is searched for unused parameters {one:g} times a step before"
+    reason = f"{reason}, {other:g} times after"
+    if other > one:
+        return Verdict(REFUTED, reason, claim)
+    first, last = before[0].gradient_norm, after[0].gradient_norm
+    if first is None or last is None:
+        return Verdict(NOT_MEASURED, "the first step has no gradient", claim)
+    if before[0].gradless != after[0].gradless or differs(first, last):
+        return Verdict(REFUTED, f"{reason}, and the gradient changes", claim)
+    return Verdict(CONFIRMED, f"{reason}; the gradient norm stays {last:.3g}", claim)

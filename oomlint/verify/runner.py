@@ -10,9 +10,10 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import oomlint
-from oomlint.verify import record
+from oomlint.verify import launch, record
 from oomlint.verify.child import Order, write_order
 from oomlint.verify.instrument import Region
 from oomlint.verify.record import Ending, Run
@@ -20,6 +21,7 @@ from oomlint.verify.record import Ending, Run
 PACKAGE_ROOT = str(Path(oomlint.__file__).resolve().parent.parent)
 MAX_PROCESSES = 256
 POLL = 0.05
+GOOD = (record.STOPPED, record.FINISHED)
 
 # The folder of the package comes last, so that nothing of it can shadow a script's modules.
 BOOT = (
@@ -35,7 +37,8 @@ BOOT = (
 class Limits:
     """What a run may do: optimizer steps, seconds of wall time, bytes of resident memory.
 
-    Unless `writes` is set, what the script writes stays in a temporary folder.
+    Unless `writes` is set, what the script writes stays in a temporary folder. More than one rank
+    are so many processes with the environment that `torchrun` gives them.
     """
 
     steps: int = 6
@@ -46,6 +49,7 @@ class Limits:
     capacity: int | None = None
     writes: bool = False
     python: str = sys.executable
+    ranks: int = 1
 
 
 def run_text(
@@ -64,33 +68,51 @@ def run_text(
     `iterations` allows the region's iterations to be the steps where nothing is trained in it.
     With `quiet_stdout` the child's standard output goes to standard error.
     """
-    copy, out, order_path = folder / "text.py", folder / "record.jsonl", folder / "order.json"
+    copy = folder / "text.py"
     copy.write_text(text, "utf-8")
-    order = Order(
-        script=str(script.resolve()),
-        text=str(copy),
-        argv=argv,
-        out=str(out),
-        steps=limits.steps,
-        seed=limits.seed,
-        device=limits.device,
-        capacity=limits.capacity,
-        writes=limits.writes,
-        region=region,
-        iterations=iterations,
-    )
-    write_order(order_path, order)
-    command = [limits.python, "-c", BOOT, PACKAGE_ROOT, str(order_path)]
-    ending = supervise(command, folder, limits, quiet_stdout)
-    head, steps, own = record.load(out)
+    ranks = range(limits.ranks)
+    records = [folder / f"record{rank}.jsonl" for rank in ranks]
+    orders = [folder / f"order{rank}.json" for rank in ranks]
+    for rank in ranks:
+        order = Order(
+            script=str(script.resolve()),
+            text=str(copy),
+            argv=argv,
+            out=str(records[rank]),
+            steps=limits.steps,
+            seed=limits.seed,
+            device=limits.device,
+            capacity=limits.capacity,
+            writes=limits.writes,
+            region=region,
+            iterations=iterations,
+            peers=tuple(str(path) for path in records if path != records[rank]),
+        )
+        write_order(orders[rank], order)
+    ending = supervise(orders, records, folder, limits, quiet_stdout)
+    return run_of([record.load(path) for path in records], ending, limits)
+
+
+def run_of(
+    ranks: list[tuple[dict[str, Any], tuple[record.Step, ...], Ending | None]],
+    ending: Ending | None,
+    limits: Limits,
+) -> Run:
+    """What the ranks left behind, told by the first; it ends as the first that fails does."""
+    head, steps, own = ranks[0]
     unit = chosen_unit(steps)
+    bad = [(top["moment"], end) for top, _, end in ranks if end and end.kind not in GOOD]
+    failed = min(bad, key=lambda pair: pair[0])[1] if bad else None
     return Run(
         device=str(head.get("device", limits.device)),
         torch=str(head.get("torch", "")),
         unit=unit,
         steps=tuple(step for step in steps if step.unit == unit),
-        ending=ending or own or Ending(record.KILLED, "ended without a word"),
+        ending=ending or failed or own or Ending(record.KILLED, "ended without a word"),
         warnings=tuple(dict.fromkeys(head.get("warnings", ()))),
+        peers=tuple(
+            tuple(step for step in others if step.unit == unit) for _, others, _ in ranks[1:]
+        ),
     )
 
 
@@ -100,51 +122,73 @@ def chosen_unit(steps: tuple[record.Step, ...]) -> str:
 
 
 def supervise(
-    command: list[str],
+    orders: list[Path],
+    records: list[Path],
     folder: Path,
     limits: Limits,
     quiet_stdout: bool,
 ) -> Ending | None:
-    """Waits for a child; the ending that only a parent can know, or None where it has its own."""
+    """Waits for a child a rank; what only a parent can know of their end, or None."""
     temporary = folder / "tmp"
     temporary.mkdir()
-    environment = {
+    common = {
         **os.environ,
         "PYTHONHASHSEED": str(limits.seed % 2**32),
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUNBUFFERED": "1",
         "TMPDIR": str(temporary),
     }
-    child = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=sys.stderr.fileno() if quiet_stdout else None,
-        env=environment,
-        start_new_session=True,
-    )
-    try:
-        return wait(child, limits)
-    finally:
-        end_session(child)
+    children: list[subprocess.Popen[bytes]] = []
+    with launch.reserved_port() if len(orders) > 1 else contextlib.nullcontext() as held:
+        try:
+            for rank, order in enumerate(orders):
+                told = {}
+                if held is not None:
+                    told = launch.environment(rank, len(orders), held.getsockname()[1])
+                child = subprocess.Popen(
+                    [limits.python, "-c", BOOT, PACKAGE_ROOT, str(order)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=sys.stderr.fileno() if quiet_stdout else None,
+                    env={**common, **told},
+                    start_new_session=True,
+                )
+                children.append(child)
+            return wait(children, records, limits)
+        finally:
+            for child in children:
+                end_session(child)
 
 
-def wait(child: subprocess.Popen[bytes], limits: Limits) -> Ending | None:
+def wait(
+    children: list[subprocess.Popen[bytes]], records: list[Path], limits: Limits
+) -> Ending | None:
     deadline = time.monotonic() + limits.timeout
-    while child.poll() is None:
+    while any(child.poll() is None for child in children):
+        if any(fell(*pair) for pair in zip(children, records, strict=True)):
+            break  # the others may wait for it
         if time.monotonic() > deadline:
             return Ending(record.TIMED_OUT, f"did not come to an end within {limits.timeout:g} s")
-        used, processes = session_usage(child.pid)
+        usage = [session_usage(child.pid) for child in children]
+        used, processes = (sum(values) for values in zip(*usage, strict=True))
         if limits.memory is not None and used > limits.memory:
             limit = limits.memory / 1024**2
             return Ending(record.OUT_OF_MEMORY, f"took more than {limit:,.0f} MiB of host memory")
         if processes > MAX_PROCESSES:
             return Ending(record.KILLED, f"started more than {MAX_PROCESSES} processes")
         time.sleep(POLL)
-    if child.returncode < 0:
-        return Ending(record.KILLED, f"was killed by {signal.Signals(-child.returncode).name}")
-    if child.returncode > 0:
-        return Ending(record.EXITED, f"ended its process with status {child.returncode}")
+    for code in [child.returncode for child in children if child.returncode]:
+        if code < 0:
+            return Ending(record.KILLED, f"was killed by {signal.Signals(-code).name}")
+        return Ending(record.EXITED, f"ended its process with status {code}")
     return None
+
+
+def fell(child: subprocess.Popen[bytes], path: Path) -> bool:
+    """Whether a rank has come to a bad end."""
+    if child.poll() is None:
+        return False
+    _, _, ending = record.load(path)
+    return child.returncode != 0 or ending is None or ending.kind not in GOOD
 
 
 def session_usage(session: int) -> tuple[int, int]:

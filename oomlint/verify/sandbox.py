@@ -31,6 +31,7 @@ class Overlay:
         self.root = root
         self.free = tuple(os.path.realpath(place) for place in (*free, *FREE))
         self.removed: set[str] = set()
+        self.blank = True  # nothing has been written or removed yet
         self.real: dict[str, Callable[..., Any]] = {}
 
     # -- places
@@ -73,7 +74,15 @@ class Overlay:
         """Whether the script sees something at this place."""
         return self.has(copy) or (not self.gone(copy) and self.has(self.original_of(copy)))
 
+    def is_blank(self) -> bool:
+        """Whether reads need no look at the sheet: imports ask for thousands of files."""
+        if self.blank:
+            self.blank = not self.removed and not self.real["listdir"](self.root)
+        return self.blank
+
     def readable(self, path: Any) -> Any:
+        if self.is_blank():
+            return path
         copy = self.copy_of(path)
         if copy is None:
             return path

@@ -29,7 +29,7 @@ def title(report: Report) -> str:
     device = "the emulated CUDA device" if runs[0].device == "emulated" else runs[0].device
     return (
         f"{report.path} on {device}, torch {runs[0].torch}, up to {limits.steps} steps, "
-        f"seed {limits.seed}"
+        f"seed {limits.seed}" + (f", {limits.ranks} ranks" if limits.ranks > 1 else "")
     )
 
 
