@@ -90,7 +90,7 @@ def carried_in(model: Model, world: World) -> Iterator[Carry]:
                 yield from kept_by_network(model, world, forward, second, first, loop)
                 continue
             node = anchor(model, forward)
-            if node is not None:
+            if node is not None and not cuts_what_it_returns(forward):
                 yield Carry(forward, second, first, node, carried_names(forward))
     yield from kept_by_trainer(model, world)
 
@@ -118,6 +118,13 @@ def walking(
             ):
                 return backward
     return None
+
+
+def cuts_what_it_returns(forward: Event) -> bool:
+    """Whether the network knows of detaching: then the state that it returns may be cut."""
+    subject = settled(forward.subject) if forward.subject is not None else None
+    cls = subject.cls if isinstance(subject, Instance) else None
+    return cls is not None and bool(GRAPH_CUTS & words_of(cls))
 
 
 def carried_names(forward: Event) -> tuple[str, ...]:
@@ -167,7 +174,8 @@ def kept_by_network(
             yield Carry(forward, backward, earlier, node, names, method if here else None)
 
 
-CUTTING = frozenset({"detach", "detach_", "data", "no_grad", "repackage_hidden", "item"})
+GRAPH_CUTS = frozenset({"detach", "detach_", "no_grad", "repackage_hidden"})
+CUTTING = GRAPH_CUTS | {"data", "item"}
 
 
 def words_of(cls: Class) -> set[str]:
