@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from oomlint.analysis import Model, edits, sites
+from oomlint.analysis import Model, edits, parameterless, sites
 from oomlint.analysis.answers import finding, make_fix
 from oomlint.analysis.modules import Module, written
 from oomlint.analysis.sites import Site
@@ -18,7 +18,8 @@ class ReentrantCheckpoint(Rule):
     """
     ## What it does
     Checks for `torch.utils.checkpoint.checkpoint` and `checkpoint_sequential` without
-    `use_reentrant`.
+    `use_reentrant`. Functions that only compute with their arguments are not reported: there is no
+    parameter in them that could miss its gradient.
 
     ## Why is this bad?
     Without the argument torch takes the reentrant kind and warns. It runs a backward inside of the
@@ -76,7 +77,7 @@ class ReentrantCheckpoint(Rule):
         if model.torch_version is not None and model.torch_version < SINCE:
             return
         for site in sites.sites(model.module):
-            if leaves_choice(model.module, site):
+            if leaves_choice(model.module, site) and not is_of_a_plain_function(model, site):
                 message = (
                     "without `use_reentrant` this is the reentrant kind: a block whose inputs "
                     "require no gradient gets none for its parameters"
@@ -106,6 +107,14 @@ def leaves_choice(module: Module, site: Site) -> bool:
         return False
     named = any(k.arg in ("use_reentrant", None) for k in site.node.keywords)
     return given is None and not named and not (is_for_older(module, site) or asks_inputs(site))
+
+
+def is_of_a_plain_function(model: Model, site: Site) -> bool:
+    """Whether no parameter is in what is run again: what it is given gets its gradients."""
+    block = site.argument(0, "function")
+    if block is None or "sequential" in site.qualified or site.method == "partial":
+        return False
+    return parameterless.is_plain_function(model.project, model.module, block, site.function)
 
 
 def is_called(module: Module, site: Site) -> bool:
