@@ -239,7 +239,21 @@ def scheduler_hurried(code: Code) -> Iterator[Site]:
                     yield Site(call, code.move(statement, other, behind=False))
 
 
+# Layers that behave in another way in evaluation mode.
+MODAL = re.compile(r"drop|batch_?norm|instance_?norm|pretrained|torchvision|timm|transformer", re.I)
+
+
+def has_mode(code: Code) -> bool:
+    """Whether the networks of a file may hold a layer that asks for the mode."""
+    bases = {last_name(base) for n in code.nodes if isinstance(n, ast.ClassDef) for base in n.bases}
+    made_here = "Module" in bases or any(last_name(c.func) == "Sequential" for c in code.calls)
+    return not made_here or MODAL.search(code.text) is not None
+
+
 def train_mode_deleted(code: Code) -> Iterator[Site]:
+    if not has_mode(code) or re.search(r"requires_grad(_\()?\s*=?\s*False", code.text):
+        # Without such a layer nothing changes, and who freezes layers may mean the mode.
+        return
     for scope in (code.tree, *code.functions):
         for call in code.called(scope, "train"):
             network = ast.unparse(receiver_of(call))

@@ -1,7 +1,8 @@
 """Plants faults in training code that was chosen by hash, and counts how many oomlint finds.
 
 A planted fault counts as found if its rule has a finding that was not there before, in the function
-where it was planted or in one that calls it or is called by it in the same file.
+where it was planted, in one of the same file that calls it, or in one that either of them calls:
+an `eval()` that nothing takes back is found where it is, and not where `train()` was missed.
 """
 
 from __future__ import annotations
@@ -323,7 +324,7 @@ def description(
         f"`python bench/plant.py {options} --write` over {' and '.join(folders)}:",
         f"{files} files with training loops, chosen by the hash of seed and path; each fault",
         "planted alone, in place; found if its rule has a new finding in the function, its callers",
-        f"or its callees. The mean of the operators' shares is {mean_share(results)}.",
+        f"or what these call. The mean of the operators' shares is {mean_share(results)}.",
     ]
 
 

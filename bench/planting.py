@@ -158,9 +158,9 @@ class Code:
         return any(self.loops(call) for call in self.callers(self.scope(node)))
 
     def related(self, scope: Scope) -> set[Scope]:
-        """The scope with its callers and callees of this file: where a finding may point."""
+        """Where a finding may point: a scope, who calls it here, and what they and it call."""
         found = {scope, *(self.scope(call) for call in self.callers(scope))}
-        called = {last_name(call.func) for call in self.calls_in(scope)}
+        called = {last_name(call.func) for one in found for call in self.calls_in(one)}
         return found | {function for function in self.functions if function.name in called}
 
     # What things are.

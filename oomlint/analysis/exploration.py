@@ -33,6 +33,8 @@ FILE_BUDGET = 5_000
 FIRST_WORLDS_BUDGET = 15_000
 # Conditions that decide which steps there are: they are flipped before others.
 URGENT = re.compile(r"(?<![a-z])amp(?![a-z])|fp16|scaler|mixed|precision|accum", re.IGNORECASE)
+# The iteration in which a condition is asked: the same one again says less than another one.
+ITERATION = re.compile(r"#\d+\.\d+")
 
 
 def worlds_of(project: Project, module: Module) -> list[World]:
@@ -63,14 +65,16 @@ def explore(
     """
     queue: deque[tuple[dict[str, bool], str, World | None]] = deque([({}, "", None)])
     urgent: deque[tuple[dict[str, bool], str, World | None]] = deque()
+    again: deque[tuple[dict[str, bool], str, World | None]] = deque()
+    asked: set[str] = set()
     seen: set[frozenset[tuple[str, bool]]] = set()
     idle: set[str] = set()
     found: list[World] = []
     spent = runs = 0
     trains = "backward(" in module.source.text or project.teaching is not None
     most = 1 if alone else MAX_WORLDS if trains else MAX_WORLDS_WITHOUT_TRAINING
-    while (urgent or queue) and runs < most and spent < ROOT_BUDGET:
-        assumptions, flipped, base = (urgent or queue).popleft()
+    while (urgent or queue or again) and runs < most and spent < ROOT_BUDGET:
+        assumptions, flipped, base = (urgent or queue or again).popleft()
         if flipped in idle:
             continue
         world = run_world(project, module, root, assumptions)
@@ -91,7 +95,10 @@ def explore(
             if identity not in seen and key not in tried:
                 seen.add(identity)
                 # In their order: what was asked first decides about most of what follows.
-                (urgent if URGENT.search(key) else queue).append((other, key, world))
+                first = urgent if URGENT.search(key) else queue
+                condition = ITERATION.sub("#", key)
+                (again if condition in asked else first).append((other, key, world))
+                asked.add(condition)
     return found, spent
 
 
