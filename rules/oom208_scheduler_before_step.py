@@ -12,7 +12,7 @@ from oomlint.analysis.accumulation import targets_of
 from oomlint.analysis.answers import anchor, common, finding, make_fix, positions
 from oomlint.analysis.modules import Module, written
 from oomlint.analysis.remedies import lone_block, move, statement, step_end
-from oomlint.analysis.schedules import advances, by_progress, steps_of
+from oomlint.analysis.schedules import advances, by_progress, may_count_itself, steps_of
 from oomlint.analysis.state import Event, Kind, Loop, World
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
 
@@ -117,7 +117,7 @@ def too_early(world: World) -> Iterator[tuple[Event, Event]]:
         if not loops and advances_again(world, advance):
             # Before all loops it may be brought to where an earlier run ended.
             continue
-        if not by_progress(advance, step):
+        if not by_progress(advance, step) and not may_count_itself(world, advance):
             yield advance, step
 
 

@@ -301,8 +301,10 @@ def current(world: World, target: ast.expr) -> tuple[Value | None, Marks, str]:
     if isinstance(target, ast.Subscript):
         held = evaluate(world, target)
         receiver = settled(evaluate(world, target.value))
-        born = receiver.born if isinstance(receiver, Container) else ()
-        return held, born, written(target)
+        if isinstance(receiver, Container):
+            return held, receiver.born, written(target)
+        # A part of a tensor is as old as the tensor.
+        return held, current(world, target.value)[1], written(target)
     return None, (), ""
 
 

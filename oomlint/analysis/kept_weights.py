@@ -191,9 +191,10 @@ def ends(module: Module, statement: ast.stmt) -> bool:
     return False
 
 
-def trains(node: ast.AST) -> bool:
+def trains(node: ast.AST, kept: str = "") -> bool:
+    """Whether something trains by its name; what is given the kept dict only works on that."""
     for part in ast.walk(node):
-        if isinstance(part, ast.Call):
+        if isinstance(part, ast.Call) and kept not in map(written, part.args):
             called = part.func
             name = called.attr if isinstance(called, ast.Attribute) else ""
             if isinstance(called, ast.Name):
@@ -343,7 +344,7 @@ def put_back(
             return None
         if moving.moved_since(module, statement, last, model, function):
             return None
-        changed = (trains(node) or loads_others(node, model, held.id) for node in passed)
+        changed = (trains(node, held.id) or loads_others(node, model, held.id) for node in passed)
         if any(changed):
             return read
     return None

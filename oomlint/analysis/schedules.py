@@ -8,9 +8,11 @@ from collections.abc import Iterator
 
 from oomlint.analysis import knowledge
 from oomlint.analysis.knowledge import Role
+from oomlint.analysis.modules import Class
 from oomlint.analysis.order import steps
 from oomlint.analysis.ownership import key_of
 from oomlint.analysis.state import Event, Kind, World
+from oomlint.analysis.things import has_own_step
 from oomlint.analysis.values import (
     Callable,
     Container,
@@ -75,6 +77,20 @@ def may_belong(scheduler: Value | None, step: Event) -> bool:
 def steps_of(world: World, scheduler: Value | None) -> list[Event]:
     """Steps of the optimizer that a scheduler changes; of any where that is not known."""
     return [step for step in steps(world) if may_belong(scheduler, step)]
+
+
+def may_count_itself(world: World, advance: Event) -> bool:
+    """Whether a scheduler of which the name is known may be one that decides where it is itself."""
+    subject = settled(advance.subject) if advance.subject is not None else None
+    if not isinstance(subject, Unknown):
+        return False
+    module = advance.module
+    made = [name for name in module.imports.values() if SCHEDULING.search(name)]
+    found = (world.project.find(name, module) for name in made)
+    return any(isinstance(cls, Class) and has_own_step(world, cls) for cls in found)
+
+
+SCHEDULING = re.compile(r"sched\w*$|lr$", re.IGNORECASE)
 
 
 PROGRESS = re.compile(r"epoch|step|iter|batch|resum|start|warm|first|count", re.IGNORECASE)

@@ -306,6 +306,9 @@ def model_of(module: Module, node: ast.expr) -> ast.expr | None:
     return node.value if isinstance(node, ast.Attribute) and node.attr in DEFERRING else None
 
 
+WRAPPING = frozenset({knowledge.Role.ACCELERATOR, knowledge.Role.ENGINE, knowledge.Role.OPTIMIZER})
+
+
 def backwards(module: Module) -> Iterator[tuple[Site, ast.expr]]:
     """Every backward of a file with the loss that it starts from."""
     for site in sites.sites(module):
@@ -315,7 +318,8 @@ def backwards(module: Module) -> Iterator[tuple[Site, ast.expr]]:
             if sites.is_self_attribute(site.node.func, site.function):
                 continue  # a method of its own
             named = knowledge.role_of_name(written(site.receiver))
-            wraps = named in (knowledge.Role.ACCELERATOR, knowledge.Role.ENGINE)
+            # An optimizer of apex scales the loss that it is given.
+            wraps = named in WRAPPING
             if wraps or (site.node.args and site.qualified == "torch.autograd.backward"):
                 if site.node.args:
                     yield site, site.node.args[0]

@@ -79,6 +79,8 @@ def construct(
         return make_thing(world, node, Role.ACCELERATOR, qualified, arguments, keywords)
     for base in bases:
         role = knowledge.role_of_constructor(base)
+        if role is Role.SCHEDULER and has_own_step(world, cls):
+            break
         if role in (Role.OPTIMIZER, Role.LOADER, Role.SCHEDULER, Role.SCALER):
             if any(
                 "zero_grad" in m.words
@@ -106,6 +108,12 @@ def construct(
         instance.attributes.update(zip(names, arguments, strict=False))
         instance.attributes.update(keywords)
     return instance
+
+
+def has_own_step(world: World, cls: Class) -> bool:
+    """Whether a scheduler of the project decides in its `step` itself where it is."""
+    step = classes.find_method(world, cls, "step")
+    return step is not None and "super" not in step.words
 
 
 def copied(value: Value, node: ast.Call) -> Value:
