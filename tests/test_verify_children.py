@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -161,6 +162,53 @@ def test_a_rank_that_raises_ends_those_that_wait_for_it(tmp_path: Path) -> None:
     found = run(tmp_path, text, ranks=2, timeout=60.0)
     assert found.ending.message == "raises AssertionError: alone"
     assert len(found.steps) >= 2
+
+
+def test_a_fork_measures_what_a_process_started_afresh_does(tmp_path: Path) -> None:
+    text = "assert 'torch._inductor' not in __import__('sys').modules\n" + TRAINS.format(steps=3)
+    runs = []
+    for afresh in (True, False):
+        folder = tmp_path / str(afresh)
+        folder.mkdir()
+        runs.append(run(folder, text, afresh=afresh))
+    afresh, forked = ([replace(s, seconds=0.0, host=0) for s in found.steps] for found in runs)
+    assert len(forked) == 3
+    assert forked == afresh
+
+
+def test_a_fork_has_the_folder_and_the_environment_of_its_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = (
+        "import os, sys, tempfile\n"
+        "assert os.path.samefile(os.getcwd(), {here!r}) and os.environ.get('WORD') == {word!r}\n"
+        "assert sys.stdin.read() == '' and os.getsid(0) == os.getpid()\n"
+        "assert tempfile.gettempdir() == os.environ['TMPDIR'] and 'work' in tempfile.gettempdir()\n"
+        "assert {{*os.listdir('/proc/self/fd')}} < {{str(i) for i in range(8)}}\n"
+    )
+    for word in ("first", None):
+        folder = tmp_path / str(word)
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        monkeypatch.delenv("WORD", raising=False)
+        if word:
+            monkeypatch.setenv("WORD", word)
+        text = check.format(here=str(folder), word=word) + TRAINS.format(steps=1)
+        found = run(folder, text)
+        assert (found.ending.message, found.ending.kind) == ("", FINISHED)
+
+
+def test_another_start_takes_over_from_a_template_that_died(tmp_path: Path) -> None:
+    """A script can end even the process that it was forked from."""
+    endings = []
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        text = TRAINS.format(steps=1)
+        if name == "first":
+            text = "import os; os.kill(os.getppid(), 9)\n"
+        endings.append(run(tmp_path / name, text, seed=77).ending)
+    assert endings[0].message == "was killed by SIGKILL"
+    assert (endings[1].message, endings[1].kind) == ("", FINISHED)
 
 
 def test_nothing_is_written_beside_the_script(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import oomlint
-from oomlint.verify import launch, record
+from oomlint.verify import launch, record, warm
 from oomlint.verify.child import Order, write_order
 from oomlint.verify.instrument import Region
 from oomlint.verify.record import Ending, Run
@@ -50,6 +50,10 @@ class Limits:
     writes: bool = False
     python: str = sys.executable
     ranks: int = 1
+    afresh: bool = False  # every run loads torch itself, which takes seconds
+
+
+Child = subprocess.Popen[bytes] | warm.Forked
 
 
 def run_text(
@@ -138,30 +142,36 @@ def supervise(
         "PYTHONUNBUFFERED": "1",
         "TMPDIR": str(temporary),
     }
-    children: list[subprocess.Popen[bytes]] = []
+    children: list[Child] = []
     with launch.reserved_port() if len(orders) > 1 else contextlib.nullcontext() as held:
         try:
             for rank, order in enumerate(orders):
                 told = {}
                 if held is not None:
                     told = launch.environment(rank, len(orders), held.getsockname()[1])
-                child = subprocess.Popen(
-                    [limits.python, "-c", BOOT, PACKAGE_ROOT, str(order)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=sys.stderr.fileno() if quiet_stdout else None,
-                    env={**common, **told},
-                    start_new_session=True,
-                )
-                children.append(child)
+                children.append(start(order, {**common, **told}, limits, quiet_stdout))
             return wait(children, records, limits)
         finally:
             for child in children:
                 end_session(child)
 
 
-def wait(
-    children: list[subprocess.Popen[bytes]], records: list[Path], limits: Limits
-) -> Ending | None:
+def start(order: Path, environment: dict[str, str], limits: Limits, quiet_stdout: bool) -> Child:
+    stdout = sys.stderr.fileno() if quiet_stdout else 1
+    if not limits.afresh and warm.suits(limits.device):
+        forked = warm.fork(limits.python, PACKAGE_ROOT, order, environment, stdout)
+        if forked is not None:
+            return forked
+    return subprocess.Popen(
+        [limits.python, "-c", BOOT, PACKAGE_ROOT, str(order)],
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        env=environment,
+        start_new_session=True,
+    )
+
+
+def wait(children: list[Child], records: list[Path], limits: Limits) -> Ending | None:
     deadline = time.monotonic() + limits.timeout
     while any(child.poll() is None for child in children):
         if any(fell(*pair) for pair in zip(children, records, strict=True)):
@@ -183,7 +193,7 @@ def wait(
     return None
 
 
-def fell(child: subprocess.Popen[bytes], path: Path) -> bool:
+def fell(child: Child, path: Path) -> bool:
     """Whether a rank has come to a bad end."""
     if child.poll() is None:
         return False
@@ -213,7 +223,7 @@ def session_usage(session: int) -> tuple[int, int]:
     return used, processes
 
 
-def end_session(child: subprocess.Popen[bytes]) -> None:
+def end_session(child: Child) -> None:
     """Ends whatever the child left running, and the child."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
