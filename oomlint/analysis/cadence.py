@@ -213,8 +213,18 @@ def statements_below(body: list[ast.stmt], row: int) -> Iterator[ast.stmt]:
         if statement.lineno > row:
             yield statement
         if (statement.end_lineno or 0) > row and not isinstance(statement, sites.LOOPS):
-            for name in ("body", "orelse", "finalbody"):
-                yield from statements_below(getattr(statement, name, []), row)
+            for arm in arms_after(statement, row):
+                yield from statements_below(arm, row)
+
+
+def arms_after(statement: ast.stmt, row: int) -> Iterator[list[ast.stmt]]:
+    """The blocks of a statement that may run after a row in it: not the other arm of an `if`."""
+    for name in ("body", "orelse", "finalbody"):
+        arm: list[ast.stmt] = getattr(statement, name, [])
+        if arm:
+            yield arm
+        if isinstance(statement, ast.If) and statement.lineno < row <= (arm[-1].end_lineno or 0):
+            return
 
 
 def trains(module: Module, statement: ast.stmt, function: Function | None) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from oomlint.analysis import callers, edits, knowledge
+from oomlint.analysis import callers, edits, knowledge, parameterless
 from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import Node, make_fix, positions
 from oomlint.analysis.modules import Function, Module, written
@@ -123,6 +123,8 @@ def region_of(
 ) -> Region | None:
     if is_warm_up(event) or is_hooked(event) or differentiates(model, event):
         return None
+    if has_no_parameters(world, event):
+        return None
     node = place_of(model, event, reason[0], wanted)
     shared = node is None
     if node is None:
@@ -148,6 +150,13 @@ def is_warm_up(event: Event) -> bool:
         and isinstance(statement.targets[0], ast.Name)
         and statement.targets[0].id == "_"
     )
+
+
+def has_no_parameters(world: World, event: Event) -> bool:
+    subject = event.subject
+    if not isinstance(subject, Instance) or subject.cls is None:
+        return False
+    return parameterless.is_plain_network(world, subject.cls)
 
 
 def is_hooked(event: Event) -> bool:

@@ -1,13 +1,15 @@
-"""Functions that only compute with what they are given: no parameters of a network are in them."""
+"""Functions and networks that only compute with what they are given: no parameters are in them."""
 
 from __future__ import annotations
 
 import ast
 import builtins
+from collections.abc import Iterator
 
-from oomlint.analysis import sites
-from oomlint.analysis.modules import Function, Module
+from oomlint.analysis import classes, knowledge, sites
+from oomlint.analysis.modules import Class, Function, Module
 from oomlint.analysis.project import Project
+from oomlint.analysis.state import World
 
 PLAIN_CALLS = frozenset(dir(builtins))
 # What runs a network that is an argument.
@@ -85,3 +87,73 @@ def is_plain_call(function: Function, node: ast.AST) -> bool:
     while isinstance(root, ast.Attribute | ast.Subscript):
         root = root.value
     return not isinstance(root, ast.Name) or root.id in sites.bound_names(function)
+
+
+# What gives a network parameters, or layers that are not named.
+MAKING = frozenset(
+    "Parameter register_parameter add_module register_module setattr ModuleList ModuleDict"
+    " Sequential".split()
+)
+MAX_DEPTH = 3
+
+
+def is_plain_network(world: World, cls: Class, depth: int = 0) -> bool:
+    """Whether a network of the project has no layers and no parameters, all of it being known."""
+    if depth > MAX_DEPTH:
+        return False
+    lineage = classes.lineage(world, cls)
+    known = {kin.name for kin in lineage}
+    for name in classes.base_names(world, cls):
+        if name.rpartition(".")[2] not in known and not knowledge.MODULE_BASE.fullmatch(name):
+            return False
+    methods = [method for kin in lineage for method in kin.methods.values()]
+    if any(MAKING & method.words for method in methods):
+        return False
+    running = {name for method in methods for name in attributes_that_run(method)}
+    for method in methods:
+        for target, value in kept(method):
+            calls = [part for part in ast.walk(value) if isinstance(part, ast.Call)]
+            if not all(holds_none(world, method, made, depth) for made in calls):
+                return False
+            if target in running and not calls and not isinstance(value, ast.Constant):
+                return False
+    return True
+
+
+def kept(method: Function) -> Iterator[tuple[str, ast.expr]]:
+    """What a method assigns to attributes."""
+    for node in sites.own_nodes(method.node):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Attribute):
+                    yield target.attr, node.value
+
+
+def attributes_that_run(method: Function) -> Iterator[str]:
+    """The attributes of which something is called, or that a loop runs over."""
+    for node in sites.own_nodes(method.node):
+        used: list[ast.AST] = [node.func] if isinstance(node, ast.Call) else []
+        if isinstance(node, ast.For | ast.comprehension) and not is_range(node.iter):
+            used = list(ast.walk(node.iter))
+        for part in used:
+            while isinstance(part, ast.Attribute | ast.Subscript | ast.Call):
+                if isinstance(part, ast.Attribute) and sites.is_self_attribute(part, method):
+                    yield part.attr
+                part = part.func if isinstance(part, ast.Call) else part.value
+
+
+def is_range(node: ast.expr) -> bool:
+    return (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "range"
+    )
+
+
+def holds_none(world: World, method: Function, made: ast.Call, depth: int) -> bool:
+    """Whether what a call makes is a number, a tensor or another network without parameters."""
+    cls = classes.resolve_class(world, method.module, made.func)
+    if cls is not None:
+        return is_plain_network(world, cls, depth + 1)
+    name = sites.qualified_name(method.module, made.func, method)
+    if name.startswith("torch.nn."):
+        return name.rpartition(".")[2].islower()
+    return name in PLAIN_CALLS or name.startswith(("torch.", "math.", "numpy."))
