@@ -36,6 +36,12 @@ CASES = {
         "m = torch.nn.Linear(2, 2); w = m.weight; m.cuda(); m.weight is w and w.is_cuda",
         "True",
     ),
+    "a storage that is emptied and filled again in place": (
+        "def held(): return torch.cuda.memory_allocated()\n"
+        "x = torch.ones(1024, device='cuda'); s = x.untyped_storage(); sizes = [held()]\n"
+        "s.resize_(0); sizes.append(held()); s.resize_(4096); sizes.append(held()); sizes",
+        "[4096, 0, 4096]",
+    ),
     "module made there": ("torch.nn.Linear(2, 2, device='cuda').bias.get_device()", "0"),
     "default device": (
         "torch.set_default_device('cuda'); d = torch.tensor([1]).device, torch.zeros(1).device; "

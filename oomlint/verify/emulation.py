@@ -205,7 +205,16 @@ def patch_storages(device: Device) -> None:
             device.tag_storage(made)
         return made
 
-    storage.clone = clone
+    base_resize = torch.UntypedStorage.resize_
+
+    def resize(self: Any, size: int) -> Any:
+        """Sharded models free and fill the storages of their parameters in place."""
+        resized = base_resize(self, size)
+        if hasattr(self, TAG):
+            device.tag_storage(self)
+        return resized
+
+    storage.clone, storage.resize_ = clone, resize
 
     def location(value: Any) -> str | None:
         plain = getattr(value, "_untyped_storage", value)

@@ -7,7 +7,7 @@ from typing import Any
 from oomlint.rule import Claim
 from oomlint.verify.record import Run
 from oomlint.verify.series import PEAK_BYTES, PEAK_SHARE, size, warm
-from oomlint.verify.verdict import CONFIRMED, NO_EFFECT, NOT_MEASURED, REFUTED, Verdict
+from oomlint.verify.verdict import CONFIRMED, NO_EFFECT, REFUTED, Verdict
 
 
 class Checkpoints:
@@ -40,8 +40,6 @@ def recomputations_fall(before: Run, after: Run) -> Verdict:
         sum(step.recomputations for step in run.steps) / max(len(run.steps), 1)
         for run in (before, after)
     )
-    if not one and not other:
-        return Verdict(NOT_MEASURED, "no checkpointed function runs again", claim)
     if one == other:
         return Verdict(NO_EFFECT, f"{one:g} functions run again a step before and after", claim)
     first, last = (max(step.requested_peak for step in warm(run.steps)) for run in (before, after))

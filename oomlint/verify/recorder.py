@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+import sys
 import threading
 import time
 import weakref
@@ -76,6 +77,7 @@ class Recorder:
         self.reductions = Reductions()
         self.shares = Shares() if several else None
         self.checkpoints = Checkpoints()
+        self.sharding = False  # the script has loaded what shards models
 
     # -- installation
 
@@ -307,6 +309,7 @@ class Recorder:
             for follower in self.alive():
                 follower.forget_if_empty()
         self.scaled = False
+        self.watch_shards()
         if self.depth:
             self.training = True
         with self.reductions.passing():
@@ -333,6 +336,22 @@ class Recorder:
 
     def around_reduction_hook(self, original: Any, model: Any, state: object, hook: Any) -> None:
         original(model, state, self.reductions.counting(hook))
+
+    def watch_shards(self) -> None:
+        """What a sharded model does itself, once the script has loaded the module for it."""
+        fsdp = sys.modules.get("torch.distributed.fsdp")
+        if fsdp is not None and not self.sharding:
+            self.sharding = True
+            self.wrap(fsdp.FullyShardedDataParallel, "clip_grad_norm_", self.around_sharded_clip)
+
+    def around_sharded_clip(
+        self, original: Any, model: Any, max_norm: Any, norm_type: Any = 2.0
+    ) -> Any:
+        norm = original(model, max_norm, norm_type)
+        with self.meter.paused(), torch.no_grad():
+            clipping = Clipping(list(model.parameters()), float(max_norm), float(norm_type))
+            self.note_clipping(clipping, float(norm))
+        return norm
 
     def alive(self) -> Iterator[Follower]:
         return (f for f in list(self.followers.values()) if f.optimizer() is not None)
