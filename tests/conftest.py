@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 
 from shell import plugin, project
 
 __all__ = ["plugin", "project"]
+
+# Tests run on all cores at once: threads of torch would only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 OPTIONAL = {"torch": "test_verify*", "pygls": "test_lsp*"}
 MISSING = [module for module in OPTIONAL if find_spec(module) is None]
