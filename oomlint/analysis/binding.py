@@ -11,6 +11,7 @@ from oomlint.analysis.keeping import JOINING, crosses, graph_leaves, joins, keep
 from oomlint.analysis.knowledge import Evidence, Role
 from oomlint.analysis.modules import written
 from oomlint.analysis.operations import binary
+from oomlint.analysis.roles import role_of
 from oomlint.analysis.state import Kind, World
 from oomlint.analysis.values import (
     Constant,
@@ -19,6 +20,7 @@ from oomlint.analysis.values import (
     Instance,
     Marks,
     Tensor,
+    Thing,
     Unknown,
     Value,
     ancestors,
@@ -158,10 +160,19 @@ def freeze_parameter(world: World, node: ast.stmt, target: ast.Attribute, value:
     key = receiver.key.split(".parameters()")[0].split(".named_parameters()")[0]
     if off and ".parameters()" in receiver.key:
         world.frozen.add(key)
+    elif isinstance(value, Constant) and value.value is True and "parameters()" in receiver.key:
+        unfreeze(world, key)
     elif (
         isinstance(value, Constant) and value.value is True and ".parameters()" not in receiver.key
     ):
         world.emit(Kind.GRADIENT_TAKEN, node, None, receiver, what="requires_grad")
+
+
+def unfreeze(world: World, key: str) -> None:
+    """A part that is trained makes a graph in the whole."""
+    world.frozen -= {
+        one for one in world.frozen if key == one or key.startswith((f"{one}.", f"{one}["))
+    }
 
 
 def unpack(world: World, target: ast.Tuple | ast.List, value: Value) -> None:
@@ -211,6 +222,9 @@ def bind(world: World, target: ast.expr, value: Value, born: Marks | None = None
         frame.born[target.id] = when
     elif isinstance(target, ast.Attribute):
         receiver = settled(evaluate(world, target.value))
+        if isinstance(value, Thing | Instance) and role_of(world, value) is Role.MODEL:
+            # `model.fc = nn.Linear(n, 2)`: the new layer is trained.
+            unfreeze(world, receiver.key)
         if isinstance(receiver, Instance):
             receiver.attributes[target.attr] = held_after(world, receiver, target.attr, value)
             receiver.born[target.attr] = when

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from oomlint.analysis import knowledge
 from oomlint.analysis.dispatch import MAX_STATEMENTS
 from oomlint.analysis.modules import assigned_to_self, written
 from oomlint.analysis.sites import class_of, sites
-from oomlint.analysis.state import Event, Kind, World
+from oomlint.analysis.state import Event, Kind, World, once
 from oomlint.analysis.values import (
+    Constant,
     Either,
     Instance,
+    Number,
     Tensor,
     Unknown,
     Value,
-    ancestors,
     has_graph,
+    members,
     options,
 )
 from oomlint.analysis.walks import backwards
@@ -33,15 +36,30 @@ CARRIED = re.compile(
     r"|embed|latent|(^|_)out(put)?s?$|recon|generated",
     re.IGNORECASE,
 )
+# ... but a coefficient of them: `loss_scale`, `num_features`.
+COEFFICIENT = re.compile(
+    r"_(scale|weight|coeff?|factor|ratio|dim|size|fn|type|name|rate|lambda|alpha|beta|eps|lr)s?$"
+    r"|^(num|n|max|min|use|is|has|lambda|alpha|beta|gamma|w|weight)_",
+    re.IGNORECASE,
+)
 # Keys of what a loop runs over, and of what is drawn anew each time.
 DATA = re.compile(r"#|sample|batch|loader|next\(")
 DRAWN = re.compile(r"(sample|batch|next)\w*$")
-# Keys of what unknown calls make that is no tensor: options, paths, devices, loaders, schedules.
+# What unknown calls make that is no tensor of a graph, by the name of who makes it: options, paths,
+# loaders, data, text, shapes.
 WITHOUT_GRAPH = re.compile(
-    r"^(argparse|pathlib|os|omegaconf|gymnasium|gym|logging)\."
-    r"|^(\w+\.)*(parse_(known_)?args|(get|select)_device|cfg\.get|config\.get)\("
-    r"|^(\w+\.)*\w*(DataLoader|Dataset|Sampler|ReplayBuffer|RolloutBuffer|VectorEnv|Schedule)[@(]"
+    r"^(argparse|pathlib|os|omegaconf|hydra|gymnasium|gym|logging|json|yaml|numpy|np|random|time)\."
+    r"|data|batch|sampl|loader|buffer|replay|rollout|trajector|transition|experience|episode|reader"
+    r"|collat|tokeni[sz]e|vocab|lexicon|corpus|utterance|sentence|dictionary|manifest|split"
+    r"|pars(e|er|ing)|arg(s|ument)|config|cfg|option|setting|hparams|device|schedule|path|open$|env$"
+    r"|logger|writer|checkpoint|seed|mask|range|len(gth)?s?$|shape|size|count|weights?$"
+    r"|metric|meter|accura|target|label|ground_?truth|noise|time_?steps?",
+    re.IGNORECASE,
 )
+# A class that is called makes an object.
+CONSTRUCTOR = re.compile(r"^_?[A-Z]\w*[a-z]|_(class|cls|factory)$")
+# Methods of objects that give back what they were given before.
+REMEMBERS = re.compile(r"state|hidden|memor|cache|last|prev|pop|recall|stored|history", re.I)
 # Calls by somebody unknown that may go through a graph once more.
 TRAINS = re.compile(r"backward|grad|step|update|train|optimi|penalty|learn", re.IGNORECASE)
 
@@ -61,9 +79,12 @@ def is_needless(model: Model, call: ast.Call) -> bool:
 
 def walked_once(world: World, event: Event) -> bool:
     loss = event.value
-    if not isinstance(loss, Tensor | Either) or world.statements >= MAX_STATEMENTS:
+    if world.statements >= MAX_STATEMENTS:
         return False
-    graph = graph_of(loss)
+    if not isinstance(loss, Tensor | Either) and not is_computed(loss):
+        return False
+    assert loss is not None
+    graph = graph_of(world, loss)
     if not is_followed(world, event, loss):
         return False
     if world.returned is not None and shares(world.returned, graph):
@@ -81,45 +102,123 @@ def goes_through(event: Event, graph: dict[int, Value]) -> bool:
     passed = event.detail.get("passed")
     values = passed if isinstance(passed, list) else []
     called = event.node.func if isinstance(event.node, ast.Call) else event.node
-    return bool(TRAINS.search(written(called))) and any(shares(v, graph) for v in values)
+    text = written(called)
+    if not TRAINS.search(text) or WITHOUT_GRAPH.search(text):
+        return False
+    return any(shares(value, graph) for value in values)
 
 
-def graph_of(loss: Value) -> dict[int, Value]:
-    """The tensors of a loss's graph that were computed, by identity."""
+def graph_of(world: World, loss: Value) -> dict[int, Value]:
+    """What was computed on the way to a loss and may carry a graph, by identity."""
+    made = forwards(world)
     return {
         key: value
-        for key, value in ancestors(loss).items()
-        if isinstance(value, Tensor)
-        and (has_graph(value) or any(value is option for option in options(loss)))
+        for key, value in origins(loss).items()
+        if (isinstance(value, Tensor) or is_computed(value)) and has_maker(value, made)
     }
 
 
+@once
+def forwards(world: World) -> dict[int, Event]:
+    """The forwards of a world by the identity of their output."""
+    return {id(forward.value): forward for forward in world.of(Kind.FORWARD)}
+
+
 def shares(value: Value, graph: dict[int, Value]) -> bool:
-    return any(key in graph and has_graph(found) for key, found in ancestors(value).items())
+    return any(key in graph for key in origins(value))
+
+
+def origins(value: Value) -> dict[int, Value]:
+    """What a value was computed from, without what is cut off or carries no graph anyway."""
+    found: dict[int, Value] = {}
+    stack = [value]
+    while stack:
+        current = stack.pop()
+        if id(current) in found or is_plain(current):
+            continue
+        found[id(current)] = current
+        stack.extend(members(current))
+        if isinstance(current, Unknown):
+            stack.extend(current.made_of)
+    return found
+
+
+def is_plain(value: Value) -> bool:
+    """Whether a value is certainly no tensor with a graph: detached, a number, data, an option."""
+    if isinstance(value, Number | Constant):
+        return True
+    if not isinstance(value, Tensor):
+        return False
+    if value.graph is not None or value.proven:
+        return value.graph is False
+    made_of_data = bool(value.parents) and all(is_plain(part) for part in value.parents)
+    if not value.barrier and not value.opaque and made_of_data:
+        return True
+    if not (value.opaque or value.entry) or any(has_graph(part) for part in value.parents):
+        return False
+    made_by = value.key.split("(")[0].split("@")[0]
+    last = re.split(r"[.:]", made_by)[-1]
+    # An entry or an item has the key of what it was taken from.
+    return bool(CONSTRUCTOR.search(last) or WITHOUT_GRAPH.search(made_by))
+
+
+def is_computed(value: Value | None) -> bool:
+    """Whether a method of a network or an object of the project made it from what it was given."""
+    if not isinstance(value, Unknown) or value.role is not None:
+        return False
+    return bool(value.made_of) and not REMEMBERS.search(value.name)
 
 
 def is_followed(world: World, event: Event, loss: Value) -> bool:
     """Whether everything in the graph was made before the backward, in sight, from fresh data."""
-    made = {id(forward.value): forward for forward in world.of(Kind.FORWARD)}
-    if not all(any(key in made for key in graph_of(option)) for option in options(loss)):
+    made = forwards(world)
+    if not all(has_maker(option, made) for option in options(loss)):
         return False
-    for value in ancestors(loss).values():
-        if isinstance(value, Unknown) and value.role is None and CARRIED.search(value.name):
-            if not DATA.search(value.key):
-                return False
+    for value in origins(loss).values():
+        if isinstance(value, Unknown) and may_be_carried(value) and not is_computed(value):
+            return False
         if not isinstance(value, Tensor) or value.graph is False:
             continue
-        if value.opaque and WITHOUT_GRAPH.search(value.key):
-            continue
-        if value.opaque and not value.entry and not DRAWN.search(value.key.split("(")[0]):
+        if value.opaque and not is_made_anew(value):
             return False
         if value.barrier and not value.loss and has_graph(value):
             forward = made.get(id(value))
+            if forward is None and any(id(part) in made for part in value.parents):
+                # `model(x).logits`
+                continue
             if forward is None or forward.index > event.index or is_stateful(forward.subject):
                 return False
             if not in_same_closure(forward, event):
                 return False
     return True
+
+
+def may_be_carried(value: Unknown) -> bool:
+    """Whether a name may stand for a graph of an earlier step, or of somebody else."""
+    if value.role is not None or DATA.search(value.key) or COEFFICIENT.search(value.name):
+        return False
+    return CARRIED.search(value.name) is not None
+
+
+def has_maker(loss: Value, made: Mapping[int, Event]) -> bool:
+    """Whether somebody computes the graph: a network, its method, or a function out of sight."""
+    return any(
+        key in made or is_computed(value) or (isinstance(value, Tensor) and value.opaque)
+        for key, value in origins(loss).items()
+    )
+
+
+def is_made_anew(value: Tensor) -> bool:
+    """Whether a call out of sight makes its result of what it is given, and keeps nothing of it.
+
+    What an earlier iteration or another walk has of it is the same value, and is seen.
+    """
+    if value.entry or DRAWN.search(value.key.split("(")[0]):
+        return True
+    if not value.parents:
+        return False
+    name = value.key.split("(")[0].rsplit(".", 1)[-1]
+    return not REMEMBERS.search(name) and not CARRIED.fullmatch(name)
 
 
 def in_same_closure(forward: Event, event: Event) -> bool:
