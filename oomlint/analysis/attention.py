@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from oomlint.analysis import derivation, sites
+from oomlint.analysis.fusable import MAX_AXES, is_fusable
 from oomlint.analysis.modules import Function, Module, written
 from oomlint.analysis.sites import Site
 
@@ -46,7 +47,7 @@ def attentions(module: Module) -> Iterator[Attention]:
         if product is None or are_read_elsewhere(module, scores, site):
             continue
         total = only_use(module, site)
-        if total is not None:
+        if total is not None and is_fusable(module, product, total, site.function):
             yield Attention(product, site.node, total)
 
 
@@ -104,7 +105,8 @@ def product_of(
         if value is None:
             continue
         if node.id in {n.id for n in ast.walk(value) if isinstance(n, ast.Name)}:
-            if MORE.search(written(value)):
+            before = value.lineno <= node.lineno
+            if MORE.search(written(value)) or (before and mixes(module, value, node.id, function)):
                 return None
             continue  # rescaled or masked
         inner = product_of(module, value, function, depth + 1)
@@ -112,6 +114,18 @@ def product_of(
             return None
         found = inner
     return found
+
+
+def mixes(module: Module, node: ast.expr, name: str, function: Function) -> bool:
+    """Whether scores are multiplied as matrices, as between talking heads."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.BinOp) and isinstance(part.op, ast.MatMult):
+            return True
+        if isinstance(part, ast.Call) and name in map(written, part.args):
+            qualified = sites.qualified_name(module, part.func, function)
+            if qualified in PRODUCTS or qualified.endswith("einsum"):
+                return True
+    return False
 
 
 def product_of_call(
@@ -153,7 +167,7 @@ def sums_over_features(pattern: ast.expr) -> bool:
     if found is None:
         return False
     query, key, scores = found.groups()
-    if len(query) != len(key) or len(scores) != len(query) or len(query) < 3:
+    if len(query) != len(key) or len(scores) != len(query) or not 3 <= len(query) <= MAX_AXES:
         return False
     shared = (set(query) & set(key)) - set(scores)
     return (
@@ -166,6 +180,8 @@ def adds_more(module: Module, node: ast.expr, function: Function) -> bool:
     if MORE.search(written(node)):
         return True
     for value, where in sites.values_of(module, node, function):
+        if MORE.search(written(value)):
+            return True
         if isinstance(value, ast.Call):
             made = sites.qualified_name(module, value.func, where)
             if made in ("torch.nn.Parameter", "torch.nn.parameter.Parameter"):
@@ -203,7 +219,7 @@ def are_read_elsewhere(module: Module, scores: ast.expr, site: Site) -> bool:
         if isinstance(parent, ast.Attribute) and parent.attr.endswith("_"):
             continue  # masked or scaled in place
         if part.id not in {n for t, _ in derivation.bound(statement) for n in targets(t)}:
-            return not is_weights(own, part.id)
+            return part.lineno < own.lineno or not is_weights(own, part.id)
     return False
 
 
@@ -284,9 +300,19 @@ def is_total(module: Module, call: ast.Call, weights: ast.expr, function: Functi
     if qualified in PRODUCTS:
         return len(call.args) == 2 and call.args[0] is weights
     if qualified.endswith("einsum") and len(call.args) == 3 and call.args[1] is weights:
-        pattern = call.args[0]
-        return isinstance(pattern, ast.Constant) and isinstance(pattern.value, str)
+        return sums_over_keys(call.args[0])
     return False
+
+
+def sums_over_keys(pattern: ast.expr) -> bool:
+    """`bhij,bhjd->bhid`: the last axis of the weights is that of the values' positions."""
+    if not isinstance(pattern, ast.Constant) or not isinstance(pattern.value, str):
+        return False
+    found = PAIRS.match(re.sub(r"\s|\.", "", pattern.value))
+    if found is None:
+        return False
+    weights, values, total = found.groups()
+    return weights[-1] in values and weights[-1] not in total
 
 
 def is_dropout(call: ast.Call) -> bool:
