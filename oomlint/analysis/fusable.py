@@ -1,4 +1,4 @@
-"""Which written-out attentions a fused one replaces: many queries, positions and up to four axes."""
+"""Which written-out attentions a fused one replaces: many queries and positions, few axes."""
 
 from __future__ import annotations
 
