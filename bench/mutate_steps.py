@@ -224,6 +224,9 @@ def clip_moved(code: Code, behind: bool) -> Iterator[Site]:
 
 def scheduler_hurried(code: Code) -> Iterator[Site]:
     """`scheduler.step()` in front of the optimizer's step, or of the loop that steps."""
+    if re.search(r"\.last_epoch\s*=[^=]", code.text):
+        # A schedule that is set one back is meant to advance first.
+        return
     for scope in (code.tree, *code.functions):
         steps = code.steps(scope)
         for call in code.called(scope, "step"):

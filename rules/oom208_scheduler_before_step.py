@@ -86,10 +86,11 @@ class SchedulerBeforeStep(Rule):
         for world in model.worlds:
             for advance, step in too_early(world):
                 node = anchor(model, advance)
+                on_each = not advance_with(advance, step)
                 if (
                     node is None
                     or id(node) in seen
-                    or any(id(m.node) in micro for m in advance.loops)
+                    or (on_each and any(id(m.node) in micro for m in advance.loops))
                 ):
                     continue
                 seen.add(id(node))
@@ -121,6 +122,14 @@ def too_early(world: World) -> Iterator[tuple[Event, Event]]:
             yield advance, step
 
 
+def advance_with(advance: Event, step: Event) -> bool:
+    """Whether a schedule advances under the very condition under which the optimizer steps."""
+    conditions = [guard.test for guard in step.guards if "%" in guard.key]
+    return bool(conditions) and all(
+        any(guard.test is test for guard in advance.guards) for test in conditions
+    )
+
+
 def own_loops(advance: Event) -> tuple[Loop, ...]:
     """The loops around an advance without one that goes through the schedulers themselves."""
     node, loops = advance.node, advance.loops
@@ -131,14 +140,30 @@ def own_loops(advance: Event) -> tuple[Loop, ...]:
     return loops
 
 
+# Calls that are given an optimizer and do not step it: they set it up, wrap, read or save it.
+NO_STEP = re.compile(
+    r"(^|_)(init\w*|prepare|wrap\w*|setup|load|resume|restore|save|get|build|make|create|log|print"
+    r"|broadcast|register|distribut\w+|clip\w*|master_params|watch|count|summary)(_|$)"
+)
+
+
 def stepped_unseen(world: World, advance: Event) -> bool:
     """Whether an optimizer may have stepped where it cannot be seen."""
     return any(
         e.kind is Kind.ENGINE_STEP
-        or (e.kind is Kind.OPAQUE_CALL and any(ask.may_touch(e, s.subject) for s in steps))
+        or (
+            e.kind is Kind.OPAQUE_CALL
+            and any(ask.may_touch(e, s.subject) for s in steps)
+            and not NO_STEP.search(called(e))
+        )
         for steps in [steps_of(world, advance.subject)]
         for e in world.events[: advance.index]
     )
+
+
+def called(event: Event) -> str:
+    function = event.node.func if isinstance(event.node, ast.Call) else event.node
+    return written(function).rsplit(".", 1)[-1]
 
 
 def advances_again(world: World, advance: Event) -> bool:
