@@ -46,12 +46,17 @@ class FixedFile:
     fixed: FixedText
 
 
-def fix_text(source: Source, settings: Settings, unsafe: bool) -> FixedText:
-    """Applies fixes until none is left or ten passes are done. Raises nothing."""
+def fix_text(
+    source: Source, settings: Settings, unsafe: bool, found: FileResult | None = None
+) -> FixedText:
+    """Applies fixes until none is left or ten passes are done. Raises nothing.
+
+    `found` is what a check of the text with these settings has said, where there was one.
+    """
     applied: list[Finding] = []
     refused: dict[tuple[str, str], Finding] = {}
     current = source
-    result = check_source(current, settings)
+    result = found or check_source(current, settings)
     before: dict[tuple[str, ...], int] = {}
     made: dict[tuple[str, ...], Finding] = {}
     useless: set[tuple[str, ...]] = set()

@@ -45,8 +45,16 @@ EXAMPLES = re.compile(
     re.DOTALL,
 )
 
-each_file = pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
-each_flagged = pytest.mark.parametrize("file", FLAGGED, ids=lambda file: file.name)
+
+def each(files: Iterable[FixtureFile]) -> pytest.MarkDecorator:
+    """All tests of a file go to one worker, which checks and fixes it once for all of them."""
+    group = pytest.mark.xdist_group
+    rows = [pytest.param(file, id=file.name, marks=group(file.name)) for file in files]
+    return pytest.mark.parametrize("file", rows)
+
+
+each_file = each(FILES)
+each_flagged = each(FLAGGED)
 each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
 
 
@@ -82,8 +90,9 @@ class Workshop:
     def check(self, file: FixtureFile, text: str) -> FileResult:
         return check_source(self.source(file, text), self.settings(file))
 
-    def fix(self, file: FixtureFile, text: str) -> str:
-        return fix_text(self.source(file, text), self.settings(file), unsafe=True).text
+    def fix(self, file: FixtureFile, text: str, found: FileResult | None = None) -> str:
+        source = self.source(file, text)
+        return fix_text(source, self.settings(file), unsafe=True, found=found).text
 
     def hits(self, file: FixtureFile) -> list[tuple[int, str]]:
         return hits(self.result(file))
@@ -96,7 +105,8 @@ class Workshop:
     def fixed(self, file: FixtureFile) -> FixedText:
         if file.name not in self.fixes:
             source = self.source(file, file.text)
-            self.fixes[file.name] = fix_text(source, self.settings(file), unsafe=True)
+            settings, found = self.settings(file), self.result(file)
+            self.fixes[file.name] = fix_text(source, settings, unsafe=True, found=found)
         return self.fixes[file.name]
 
 
@@ -207,7 +217,8 @@ def test_golden(file: FixtureFile, workshop: Workshop) -> None:
 @each_flagged
 def test_a_second_fix_changes_nothing(file: FixtureFile, workshop: Workshop) -> None:
     once = workshop.fixed(file).text
-    assert workshop.fix(file, once) == once, changed(once, workshop.fix(file, once))
+    twice = workshop.fix(file, once)
+    assert twice == once, changed(once, twice)
 
 
 @each_flagged
@@ -284,8 +295,9 @@ def alone(text: str, row: int) -> str:
 @each_file
 def test_windows_line_ends(file: FixtureFile, workshop: Workshop) -> None:
     text = file.text.replace("\n", "\r\n")
-    assert hits(workshop.check(file, text)) == workshop.hits(file)
-    fixed = workshop.fix(file, text)
+    result = workshop.check(file, text)
+    assert hits(result) == workshop.hits(file)
+    fixed = workshop.fix(file, text, result)
     assert fixed.count("\r\n") == fixed.count("\n") == fixed.count("\r")
     assert fixed.replace("\r\n", "\n") == workshop.fixed(file).text
 
@@ -293,17 +305,19 @@ def test_windows_line_ends(file: FixtureFile, workshop: Workshop) -> None:
 @each_flagged
 def test_byte_order_mark(file: FixtureFile, workshop: Workshop) -> None:
     data = codecs.BOM_UTF8 + file.text.encode()
-    source = from_bytes(workshop.root / file.place, data)
-    fixed = fix_text(source, workshop.settings(file), unsafe=True)
-    assert hits(check_source(source, workshop.settings(file))) == workshop.hits(file)
+    source, settings = from_bytes(workshop.root / file.place, data), workshop.settings(file)
+    result = check_source(source, settings)
+    assert hits(result) == workshop.hits(file)
+    fixed = fix_text(source, settings, unsafe=True, found=result)
     assert source.encode(fixed.text) == codecs.BOM_UTF8 + workshop.fixed(file).text.encode()
 
 
 @each_flagged
 def test_indentation_by_tabs(file: FixtureFile, workshop: Workshop) -> None:
     text = tabbed(file.text)
-    assert hits(workshop.check(file, text)) == workshop.hits(file)
-    fixed, wanted = workshop.fix(file, text), tabbed(workshop.fixed(file).text)
+    result = workshop.check(file, text)
+    assert hits(result) == workshop.hits(file)
+    fixed, wanted = workshop.fix(file, text, result), tabbed(workshop.fixed(file).text)
     assert fixed == wanted, changed(wanted, fixed)
 
 
