@@ -141,6 +141,9 @@ def call_known(
             kind="dict" if "ict" in qualified else "list",
             bounded=bounded,
         )
+    if qualified.endswith("amp.initialize") and len(arguments) > 1:
+        # apex changes what it is given, and gives it back.
+        return Container(key, items=list(arguments[:2]), kind="tuple", born=world.marks)
     if qualified.startswith("itertools.") and arguments:
         return arguments[0]
     if qualified == "deepspeed.initialize":
