@@ -16,7 +16,7 @@ from oomlint.rule import Claim
 from oomlint.verify.compare import compare
 from oomlint.verify.record import FINISHED, STOPPED, Run
 from oomlint.verify.runner import Limits, run_text
-from oomlint.verify.verdict import NOT_MEASURED
+from oomlint.verify.verdict import CONFIRMED, NOT_MEASURED, REFUTED
 
 pytest.importorskip("torch")
 
@@ -155,6 +155,34 @@ def test_two_ranks_meet_and_leave_a_record_each(tmp_path: Path) -> None:
         assert one.fingerprint == other.fingerprint != ""
         assert len(one.samples) == 8
         assert not set(one.samples) & set(other.samples)
+
+
+EPOCHS = """\
+import torch
+from torch import distributed
+from torch.utils.data import DataLoader, DistributedSampler
+distributed.init_process_group("gloo")
+data = torch.arange(24.0).reshape(12, 2)
+loader = DataLoader(data, batch_size=3, sampler=DistributedSampler(data))
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(3):
+    {between}
+    for batch in loader:
+        model(batch).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_a_sampler_that_is_told_the_epoch_draws_another_order(tmp_path: Path) -> None:
+    runs = []
+    for name, between in (("before", "pass"), ("after", "loader.sampler.set_epoch(epoch)")):
+        (tmp_path / name).mkdir()
+        runs.append(run(tmp_path / name, EPOCHS.format(between=between), ranks=2))
+    verdict = compare(*runs, (Claim.EPOCHS_DIFFER,))
+    assert verdict.kind == CONFIRMED, verdict.reason
+    assert compare(*reversed(runs), (Claim.EPOCHS_DIFFER,)).kind == REFUTED
 
 
 def test_a_rank_that_raises_ends_those_that_wait_for_it(tmp_path: Path) -> None:
