@@ -185,6 +185,29 @@ def test_a_sampler_that_is_told_the_epoch_draws_another_order(tmp_path: Path) ->
     assert compare(*reversed(runs), (Claim.EPOCHS_DIFFER,)).kind == REFUTED
 
 
+def test_gloo_stands_in_for_nccl_on_the_emulated_device(tmp_path: Path) -> None:
+    found = run(
+        tmp_path,
+        "import os, torch, torch.distributed as dist\n"
+        "device = torch.device('cuda', int(os.environ['LOCAL_RANK']))\n"
+        "torch.cuda.set_device(device)\n"
+        "dist.init_process_group(backend='nccl', device_id=device)\n"
+        "group = dist.new_group([0, 1], backend=dist.Backend.NCCL)\n"
+        "x = torch.full((2,), 1.0 + dist.get_rank(), device=device)\n"
+        "dist.all_reduce(x, group=group)\n"
+        "dist.barrier(device_ids=[0])\n"
+        "assert x.tolist() == [3.0, 3.0] and x.is_cuda and dist.is_nccl_available()\n"
+        "model = torch.nn.parallel.DistributedDataParallel(\n"
+        "    torch.nn.Linear(4, 1).to(device), device_ids=[device.index])\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "model(torch.randn(8, 4, device=device)).pow(2).mean().backward()\n"
+        "optimizer.step()\n",
+        ranks=2,
+    )
+    assert (found.ending.message, found.ending.kind) == ("", FINISHED)
+    assert [len(steps) for steps in (found.steps, *found.peers)] == [1, 1]
+
+
 def test_a_rank_that_raises_ends_those_that_wait_for_it(tmp_path: Path) -> None:
     text = TOGETHER.format(between="assert step < 2 or rank == 0, 'alone'")
     found = run(tmp_path, text, ranks=2, timeout=60.0)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from oomlint.verify import cuda_api, mixed_precision
+from oomlint.verify import cuda_api, mixed_precision, process_groups
 from oomlint.verify.allocator import GIB, Allocator
 from oomlint.verify.device import (
     CPU,
@@ -45,6 +45,7 @@ def install(capacity: int = DEFAULT_CAPACITY) -> Device:
     patch_compiler()
     patch_threads(device)
     mixed_precision.install()
+    process_groups.install()
     Tracker(device).__enter__()
     return device
 
