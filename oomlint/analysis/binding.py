@@ -101,20 +101,35 @@ MADE_BY_FACTORIES = frozenset({Role.MODEL, Role.OPTIMIZER, Role.SCALER, Role.SCH
 
 def named_object(target: ast.expr, value: Value, source: ast.expr) -> Value:
     """`model = build_model(config)`: an object with the role of its name, not a tensor."""
-    if not isinstance(source, ast.Call) or not isinstance(value, Tensor) or not value.opaque:
+    if not isinstance(source, ast.Call) or not isinstance(target, ast.Name | ast.Attribute):
         return value
-    if not isinstance(target, ast.Name | ast.Attribute) or value.entry:
-        return value
-    return made_by_factory(target, value)
+    made = made_by_call(value)
+    return value if made is None else made_by_factory(target, value, made)
 
 
-def made_by_factory(target: ast.Name | ast.Attribute, value: Tensor) -> Value:
+# Methods of networks that give back the network.
+CASTS = frozenset("to cuda cpu float half double bfloat16 train eval requires_grad_".split())
+
+
+def made_by_call(value: Value) -> Value | None:
+    """What a call out of sight returned, before it was cast; None for what is no such result."""
+    while isinstance(value, Tensor) and value.made_by in CASTS and value.parents:
+        value = value.parents[0]
+    if isinstance(value, Tensor):
+        return value if value.opaque and not value.entry else None
+    made = isinstance(value, Unknown) and value.role is None and bool(value.made_of)
+    return value if made else None
+
+
+def made_by_factory(target: ast.Name | ast.Attribute, value: Value, made: Value) -> Value:
     """The object that a name says, unless the name says nothing."""
-    made = unknown(value.key, target.id if isinstance(target, ast.Name) else target.attr)
-    if made.role not in MADE_BY_FACTORIES:
+    found = unknown(value.key, target.id if isinstance(target, ast.Name) else target.attr)
+    # What a network's method returns is no network: `policy = actor.act(x)`.
+    known = MADE_BY_FACTORIES if isinstance(made, Tensor) else MADE_BY_FACTORIES - {Role.MODEL}
+    if found.role not in known:
         return value
-    made.made_of = value.parents
-    return made
+    found.made_of = made.made_of if isinstance(made, Unknown) else made.parents
+    return found
 
 
 def is_total(old: Value, value: Value, target: ast.expr, source: ast.expr) -> bool:
@@ -192,7 +207,7 @@ def unpack(world: World, target: ast.Tuple | ast.List, value: Value) -> None:
             part = unknown(part.key, goal.id)
             part.parents = (value,) if isinstance(value, Unknown) else ()
         if isinstance(part, Tensor) and part.opaque and isinstance(goal, ast.Name | ast.Attribute):
-            part = made_by_factory(goal, part)
+            part = made_by_factory(goal, part, part)
         bind(world, goal, part)
 
 

@@ -57,17 +57,25 @@ def last_before(world: World, event: Event, wanted: Test) -> Event | None:
 def opaque_between(world: World, first: Event, last: Event, value: Value | None) -> bool:
     """Whether a call that cannot be followed gets the object between two events."""
     return any(
-        first.index < event.index < last.index and may_touch(event, value) and not only_saves(event)
+        first.index < event.index < last.index and may_touch(event, value) and not only_reads(event)
         for event in world.of(Kind.OPAQUE_CALL)
     )
 
 
 SAVING = re.compile(r"(^|\.)_?(save|log|print|report)(_\w+)?$")
+# Methods that compute with a network, or read what it holds.
+COMPUTING = re.compile(
+    r"\.(evaluate|predict|act|forward|encode|decode|get|sample|log_prob)(_\w+)?$"
+    r"|\.(set_training_mode|state_dict|parameters)$"
+)
 
 
-def only_saves(event: Event) -> bool:
+def only_reads(event: Event) -> bool:
     """`save_checkpoint(model, optimizer)` writes down what it gets and leaves it as it is."""
-    return isinstance(event.node, ast.Call) and bool(SAVING.search(written(event.node.func)))
+    if not isinstance(event.node, ast.Call):
+        return False
+    called = written(event.node.func)
+    return bool(SAVING.search(called) or COMPUTING.search(called))
 
 
 @once

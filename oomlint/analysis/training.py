@@ -129,6 +129,10 @@ def prove(value: Value, depth: int = 0) -> None:
         return
     value.proven = True
     if isinstance(value, Either):
+        # Whichever it is: in the world in which it is that one, the backward walks it.
+        for option in value.options:
+            if isinstance(option, Tensor):
+                prove(option, depth + 1)
         return
     carriers = [p for p in value.parents if may_have_graph(p)]
     if isinstance(value, Tensor) and (value.barrier or value.opaque):
