@@ -81,6 +81,10 @@ def update_hurried(code: Code) -> Iterator[Site]:
         before = [one for one in steps if one.lineno < updates[0].lineno and plain(code, one)]
         if len({text_of_arguments(one) for one in before}) < 2:
             continue
+        between = (call for call, _ in code.backwards(scope) if call.lineno > before[0].lineno)
+        if any(call.lineno < updates[0].lineno for call in between):
+            # The scale of the next backward is then the new one for its own step, too.
+            continue
         block = code.block(code.statement(updates[0]))
         if all(code.statement(one) in block for one in before):
             yield Site(

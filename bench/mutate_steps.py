@@ -337,6 +337,9 @@ def cache_emptied(code: Code) -> Iterator[Site]:
     if not re.search(r"^import torch$", code.text, re.MULTILINE):
         return
     for scope in (code.tree, *code.functions):
+        if is_test(code, scope):
+            # The time of a few steps does not matter there.
+            continue
         for step, _ in code.steps(scope)[:1]:
             loops = code.loops(step)
             statement = code.statement(step)
