@@ -106,6 +106,9 @@ def is_plain_network(world: World, cls: Class, depth: int = 0) -> bool:
     for name in classes.base_names(world, cls):
         if name.rpartition(".")[2] not in known and not knowledge.MODULE_BASE.fullmatch(name):
             return False
+    if not all(kin.methods for kin in lineage):
+        # Of most networks in other files only that they are networks is read.
+        return False
     methods = [method for kin in lineage for method in kin.methods.values()]
     if any(MAKING & method.words for method in methods):
         return False
