@@ -78,17 +78,19 @@ class FsdpClip(Rule):
         for site in sites.named(module, "clip_grad_norm_", "clip_grad_norm"):
             if not CLIP.fullmatch(site.qualified):
                 continue
-            clipped = clipped_model(site)
-            if clipped is None:
-                continue
-            sharded = synchronisation.wrapped(module, clipped, site.function, SHARDED)
+            found = [
+                (clipped, synchronisation.wrapped(module, clipped, site.function, SHARDED))
+                for clipped in clipped_models(module, site)
+            ]
+            sharded = next((kind for _, kind in found if kind is not None), None)
             if sharded is None or is_told_apart(module, site) or is_whole(module):
                 continue
             message = (
                 "each rank clips its shard by the norm of that shard: "
                 "the whole gradient exceeds `max_norm`"
             )
-            fix = remedy(module, site, clipped) if sharded is Wrapped.ALWAYS else None
+            certain = len(found) == 1 and sharded is Wrapped.ALWAYS
+            fix = remedy(module, site, found[0][0]) if certain else None
             yield finding(model, self, site.node, message, fix)
 
 
@@ -100,12 +102,21 @@ WHOLE = re.compile(r"\bNO_SHARD\b")
 KINDS = re.compile(r"fsdp|shard|isinstance|strategy|ddp", re.IGNORECASE)
 
 
-def clipped_model(site: Site) -> ast.expr | None:
-    """`model` in `clip_grad_norm_(model.parameters(), ...)`."""
+def clipped_models(module: Module, site: Site) -> list[ast.expr]:
+    """`model` in `clip_grad_norm_(model.parameters(), ...)`, or in a list that is made before."""
     given = site.argument(0, "parameters")
-    if not isinstance(given, ast.Call) or not isinstance(given.func, ast.Attribute):
-        return None
-    return given.func.value if given.func.attr == "parameters" else None
+    if given is None:
+        return []
+    sources = [given, *(value for value, _ in sites.values_of(module, given, site.function))]
+    found = {
+        written(part.func.value): part.func.value
+        for source in sources
+        for part in ast.walk(source)
+        if isinstance(part, ast.Call)
+        and isinstance(part.func, ast.Attribute)
+        and part.func.attr in ("parameters", "named_parameters")
+    }
+    return list(found.values())
 
 
 def is_told_apart(module: Module, site: Site) -> bool:
@@ -135,8 +146,10 @@ def remedy(module: Module, site: Site, clipped: ast.expr) -> Fix | None:
     """The model clips itself, with the arguments that its method has."""
     node = site.node
     given = site.argument(0, "parameters")
+    if not isinstance(given, ast.Call) or given.args:
+        return None  # some of the parameters
     rest = [part for part in node.args if part is not given]
-    if given is None or site.is_open or len(rest) > 2:
+    if site.is_open or len(rest) > 2:
         return None
     if any(part.arg not in ("parameters", "max_norm", "norm_type") for part in node.keywords):
         return None

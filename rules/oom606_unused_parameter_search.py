@@ -25,7 +25,7 @@ class UnusedParameterSearch(Rule):
 
     ## Known problems
     Only models whose class says plainly that all parts are used are looked at: `torch.nn`'s own,
-    and classes of this file whose `forward` has no branches.
+    and classes of the project whose `forward` has no branches.
 
     ## Example
     ```python
@@ -89,24 +89,25 @@ class UnusedParameterSearch(Rule):
                 continue
             if sites.is_true(site.argument(-1, "static_graph")):
                 continue  # the search is made once
-            if uses_all(module, wrapped, site.node, site.function):
+            if uses_all(model, wrapped, site.node, site.function):
                 message = "every forward uses every parameter: the search for others finds none"
                 yield finding(model, self, site.node, message, remedy(module, site.node, asked))
 
 
 def uses_all(
-    module: Module, node: ast.expr, wrap: ast.Call, function: Function | None, depth: int = 0
+    model: Model, node: ast.expr, wrap: ast.Call, function: Function | None, depth: int = 0
 ) -> bool:
     """Whether a model's every parameter is certainly used, whatever it may be."""
+    module = model.module
     if depth > MAX_ALIASES:
         return False
     if isinstance(node, ast.Call):
         if isinstance(node.func, ast.Attribute) and node.func.attr in CHAINING:
-            return uses_all(module, node.func.value, wrap, function, depth + 1)
+            return uses_all(model, node.func.value, wrap, function, depth + 1)
         called = sites.qualified_name(module, node.func, function)
         if called.endswith(".convert_sync_batchnorm") and node.args:
-            return uses_all(module, node.args[0], wrap, function, depth + 1)
-        return wiring.is_whole(module, node, function)
+            return uses_all(model, node.args[0], wrap, function, depth + 1)
+        return wiring.is_whole(model.project, module, node, function)
     if not isinstance(node, ast.Name):
         return False
     known = sites.bindings(module, node.id, function)
@@ -118,7 +119,7 @@ def uses_all(
     return (
         len(first) == 1
         and all(is_same(module, value, node.id, function) for value in others)
-        and uses_all(module, first[0], wrap, function, depth + 1)
+        and uses_all(model, first[0], wrap, function, depth + 1)
     )
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import re
 
-from oomlint.analysis import sites
+from oomlint.analysis import classes, project, sites
 from oomlint.analysis.modules import Class, Function, Module, written
+from oomlint.analysis.project import Project
+from oomlint.analysis.state import World
 
 # Layers that use all of their parameters whenever they are called.
 LAYERS = re.compile(
@@ -32,7 +34,9 @@ ADDS_PARTS = frozenset(
 MAX_DEPTH = 5
 
 
-def is_whole(module: Module, node: ast.expr, function: Function | None, depth: int = 0) -> bool:
+def is_whole(
+    scope: Project, module: Module, node: ast.expr, function: Function | None, depth: int = 0
+) -> bool:
     """Whether an expression makes a network of which each forward uses every parameter."""
     if depth > MAX_DEPTH or not isinstance(node, ast.Call):
         return False
@@ -41,25 +45,35 @@ def is_whole(module: Module, node: ast.expr, function: Function | None, depth: i
         return True
     if SEQUENCE.fullmatch(called):
         return not node.keywords and all(
-            is_whole(module, part, function, depth + 1) for part in node.args
+            is_whole(scope, module, part, function, depth + 1) for part in node.args
         )
-    cls = module.classes.get(node.func.id) if isinstance(node.func, ast.Name) else None
-    return cls is not None and uses_all_parts(module, cls, depth + 1)
+    cls = class_of(scope, module, node.func)
+    return cls is not None and uses_all_parts(scope, cls, depth + 1)
 
 
-def uses_all_parts(module: Module, cls: Class, depth: int) -> bool:
+def class_of(scope: Project, module: Module, node: ast.expr) -> Class | None:
+    """The class of the project that is called; another file's is read with all of its methods."""
+    found = classes.resolve_class(World(scope, module), module, node)
+    if found is None or found.module is module:
+        return found
+    whole = project.load_whole(found.module.source.path)
+    return whole.classes.get(found.name) if whole is not None else None
+
+
+def uses_all_parts(scope: Project, cls: Class, depth: int) -> bool:
+    module = cls.module
     bases = [sites.qualified_name(module, base, None) for base in cls.node.bases]
     maker, forward = cls.methods.get("__init__"), cls.methods.get("forward")
     if maker is None or forward is None or len(bases) != 1 or not MODULE.fullmatch(bases[0]):
         return False
     if ADDS_PARTS & maker.words or ENDS_GRAPH & forward.words:
         return False
-    parts = parts_of(module, cls, maker, depth)
+    parts = parts_of(scope, maker, depth)
     used = used_in(forward, set(cls.methods))
     return bool(parts) and used is not None and parts <= used
 
 
-def parts_of(module: Module, cls: Class, maker: Function, depth: int) -> set[str]:
+def parts_of(scope: Project, maker: Function, depth: int) -> set[str]:
     """The attributes with parameters; empty where one cannot be told."""
     me = maker.node.args.args[0].arg
     found: set[str] = set()
@@ -73,7 +87,7 @@ def parts_of(module: Module, cls: Class, maker: Function, depth: int) -> set[str
             if me in {part.id for part in ast.walk(target) if isinstance(part, ast.Name)}:
                 return set()
             continue
-        kind = has_parameters(module, value, maker, depth)
+        kind = has_parameters(scope, value, maker, depth)
         if kind is None:
             return set()
         if kind:
@@ -81,25 +95,25 @@ def parts_of(module: Module, cls: Class, maker: Function, depth: int) -> set[str
     return found
 
 
-def has_parameters(module: Module, value: ast.expr, maker: Function, depth: int) -> bool | None:
+def has_parameters(scope: Project, value: ast.expr, maker: Function, depth: int) -> bool | None:
     """Whether an attribute holds parameters that its use uses; None where it cannot be told."""
     if isinstance(value, ast.Call):
-        called = sites.qualified_name(module, value.func, maker)
-        if PARAMETER.fullmatch(called) or is_whole(module, value, maker, depth):
+        called = sites.qualified_name(maker.module, value.func, maker)
+        if PARAMETER.fullmatch(called) or is_whole(scope, maker.module, value, maker, depth):
             return True
         if HOLDERS.fullmatch(called) and len(value.args) == 1 and not value.keywords:
-            return True if holds_whole(module, value.args[0], maker, depth) else None
+            return True if holds_whole(scope, value.args[0], maker, depth) else None
         return False if called.split(".")[0] == "math" else None
     if isinstance(value, ast.Constant | ast.BinOp | ast.Tuple | ast.Compare):
         return False
     return False if isinstance(value, ast.Name) and is_number(value.id, maker) else None
 
 
-def holds_whole(module: Module, given: ast.expr, maker: Function, depth: int) -> bool:
+def holds_whole(scope: Project, given: ast.expr, maker: Function, depth: int) -> bool:
     if isinstance(given, ast.ListComp | ast.GeneratorExp):
-        return is_whole(module, given.elt, maker, depth)
+        return is_whole(scope, maker.module, given.elt, maker, depth)
     if isinstance(given, ast.List | ast.Tuple):
-        return all(is_whole(module, part, maker, depth) for part in given.elts)
+        return all(is_whole(scope, maker.module, part, maker, depth) for part in given.elts)
     return False
 
 
