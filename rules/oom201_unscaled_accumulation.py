@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from oomlint.analysis import Model, edits
 from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import anchor, finding, make_fix
-from oomlint.analysis.modules import written
+from oomlint.analysis.modules import Class, written
 from oomlint.analysis.questions import Window
 from oomlint.analysis.state import Kind
 from oomlint.analysis.values import reduction_of
@@ -108,6 +109,8 @@ def undivided(window: Window) -> bool:
     if reduction == "" and window.backward.value and ask.is_opaque(window.backward.value):
         # What comes out of a call that cannot be followed may be divided already.
         return False
+    if reduction == "" and network_sums(window):
+        return False
     if ask.gradients_touched(window.world) or ask.divides_elsewhere(window):
         return False
     if "accumulate" in window.backward.contexts:
@@ -118,6 +121,19 @@ def undivided(window: Window) -> bool:
         first < e.index < last and ask.concerns(e, window.optimizer)
         for e in window.world.of(Kind.ZERO_GRAD)
     ) and ask.only_backward(window)
+
+
+SUMMED = re.compile(r"""reduction(: str)?\s*=\s*["']sum["']""")
+
+
+def network_sums(window: Window) -> bool:
+    """Whether a network that the file imports sums its loss over the samples."""
+    module, project = window.backward.module, window.world.project
+    found = (project.find(name, module) for name in module.imports.values())
+    return any(
+        isinstance(part, Class) and SUMMED.search(part.module.source.text) is not None
+        for part in found
+    )
 
 
 def divide(model: Model, window: Window) -> Fix | None:

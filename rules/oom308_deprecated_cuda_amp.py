@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from oomlint.analysis import Model, amp_names, edits
+from oomlint.analysis import Model, amp_names, edits, requirement
 from oomlint.analysis.amp_names import Use
 from oomlint.analysis.answers import finding, make_fix
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
@@ -80,10 +80,22 @@ class DeprecatedCudaAmp(Rule):
             warns = use.how in ("call", "decorator", "base")
             if not warns or not amp_names.is_available(use, model.torch_version):
                 continue
+            if is_kept_older(model):
+                return
             message = (
                 f"`torch.{use.device}.amp.{use.name}` is deprecated and raises a FutureWarning"
             )
             yield finding(model, self, use.node, message, remedy(model, use))
+
+
+# The first torch that warns.
+WARNING_SINCE = (2, 4)
+
+
+def is_kept_older(model: Model) -> bool:
+    """Whether the project's metadata demands a torch that does not warn."""
+    below = requirement.torch_below(model.project, model.module)
+    return below is not None and below <= WARNING_SINCE
 
 
 def remedy(model: Model, use: Use) -> Fix | None:

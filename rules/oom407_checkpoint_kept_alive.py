@@ -77,8 +77,11 @@ class CheckpointKeptAlive(Rule):
     def check(self, model: Model) -> Iterator[Finding]:
         module = model.module
         for kept in kept_checkpoints.kept_alive(module):
+            where = "on the device "
+            if loading.is_unmapped(kept.checkpoint.site):
+                where = "on the device that they were saved from "
             message = (
-                f"`{kept.checkpoint.name}` keeps its own copy of the weights on the device for the "
+                f"`{kept.checkpoint.name}` keeps its own copy of the weights {where}for the "
                 "whole training: nothing uses it again"
             )
             node = kept.checkpoint.place.node

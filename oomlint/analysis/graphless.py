@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from oomlint.analysis import callers, edits, knowledge, parameterless
 from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import Node, make_fix, positions
+from oomlint.analysis.keeping import crosses
 from oomlint.analysis.modules import Function, Module, written
 from oomlint.analysis.state import Event, Kind, World, once
 from oomlint.analysis.training_mode import trains_within
@@ -48,7 +49,7 @@ def regions(model: Model) -> Iterator[Region]:
         for event in world.of(Kind.FORWARD)
         if (reason := evaluated(world, event)) is not None
     ]
-    if not candidates:
+    if not candidates or calls_for_older_torch(model):
         return
     wanted, in_eval = differentiated(model)
     best: dict[int, tuple[tuple[int, int, int], Region]] = {}
@@ -63,6 +64,18 @@ def regions(model: Model) -> Iterator[Region]:
     for _, region in sorted(best.values(), key=lambda pair: pair[1].node.lineno):
         if not excused(model, region):
             yield region
+
+
+def calls_for_older_torch(model: Model) -> bool:
+    """Whether the file gets its batches from a function that marks them volatile."""
+    for qualified in model.module.imports.values():
+        home, _, name = qualified.rpartition(".")
+        found = model.project.find(home, model.module) if home else None
+        if isinstance(found, Module):
+            _, _, rest = found.source.text.partition(f"\ndef {name}(")
+            if "volatile=" in rest.partition("\ndef ")[0]:
+                return True
+    return False
 
 
 def differentiated(model: Model) -> tuple[set[int], set[int]]:
@@ -274,7 +287,7 @@ def kept_by(world: World, event: Event) -> str:
         if later.index < event.index or later.value is None:
             continue
         if has_graph(later.value):
-            if id(event.value) in ancestors(later.value):
+            if id(event.value) in ancestors(later.value) and outlives(later, event):
                 place = later.detail.get("place")
                 if isinstance(place, str):
                     return place
@@ -282,6 +295,12 @@ def kept_by(world: World, event: Event) -> str:
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                     return written(node.func.value)
     return ""
+
+
+def outlives(keep: Event, event: Event) -> bool:
+    """Whether what keeps was there before the iteration of a forward."""
+    born = keep.detail.get("born")
+    return not isinstance(born, tuple) or crosses(born, event.marks)
 
 
 def outermost_loop(event: Event) -> ast.AST:
