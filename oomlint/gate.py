@@ -6,8 +6,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from oomlint.rule import Rule
+
+if TYPE_CHECKING:
+    from ahocorasick_rs import BytesAhoCorasick
 
 CODING = re.compile(rb"coding[:=]\s*([-\w.]+)")
 # Encodings in which ASCII words are ASCII bytes; for any other the gate stays open.
@@ -41,93 +45,69 @@ def uses_taught(data: bytes, words: tuple[str, ...]) -> bool:
     return bool(words) and any_word(words).search(data) is not None
 
 
-# Words as places in the list of all words: any one of them is enough.
-Group = tuple[int, ...]
-
-
 class Gate:
     """The rules of one selection, asked file by file.
 
-    Looking for one word in all files of a large tree costs a tenth of a second or two: what rules
-    out most rules is looked for first, and no word twice.
+    One pass of an automaton over a file's bytes finds every word of every rule that it holds, as
+    bits of one number.
     """
 
     def __init__(self, rules: tuple[type[Rule], ...]) -> None:
-        self.places: dict[bytes, int] = {}
-        needed = {rule: [self.group(group) for group in rule.tokens] for rule in rules}
+        self.bits: dict[bytes, int] = {}
+        needed = {rule: [self.any_of(group) for group in rule.tokens] for rule in rules}
         shared = Counter(group for groups in needed.values() for group in groups)
+        # What rules out most rules is asked first.
         self.rules = [
-            (rule, sorted(groups, key=lambda group: (-shared[group], len(group))))
+            (rule, sorted(groups, key=lambda group: -shared[group]), self.any_of(rule.texts))
             for rule, groups in needed.items()
         ]
-        self.texts = {rule: self.group(rule.texts) for rule in rules if rule.texts}
-        self.words = list(self.places)
-        # A word is not there where a part of it is not.
-        self.parts = [
-            [place for part, place in self.places.items() if part in word and part != word]
-            for word in self.words
-        ]
+        self.by_place = list(self.bits.values())
+        self.automaton = automaton_of(tuple(self.bits))
 
-    def group(self, words: Iterable[str]) -> Group:
-        return tuple(self.places.setdefault(word.encode(), len(self.places)) for word in words)
+    def any_of(self, words: Iterable[str]) -> int:
+        """The bits of some words; 0 for none."""
+        found = 0
+        for word in words:
+            found |= self.bits.setdefault(word.encode(), 1 << len(self.bits))
+        return found
 
     def open_rules(self, data: bytes) -> tuple[type[Rule], ...]:
         coding = CODING.search(data, 0, 400)
         if coding and not TRANSPARENT.fullmatch(coding[1].replace(b"_", b"-")):
-            return tuple(rule for rule, _ in self.rules)
-        said = Said(self, data)
-        texts = self.texts
+            return tuple(rule for rule, _, _ in self.rules)
+        said = self.words_in(data)
         spoken = [
             (rule, groups)
-            for rule, groups in self.rules
-            if said.all_of(groups) and (rule not in texts or said.any_of(texts[rule]))
+            for rule, groups, texts in self.rules
+            if all(said & group for group in groups) and (not texts or said & texts)
         ]
         if not spoken:
             return ()
         # Half of what is left only talks about training, in docstrings and comments.
         code = TEXTS.sub(b'""', data)
-        written = Said(self, code)
+        written = self.words_in(code)
         return tuple(
             rule
             for rule, groups in spoken
-            if written.all_of(groups)
+            if all(written & group for group in groups)
             and (rule.token_pattern is None or rule.token_pattern.search(code))
         )
 
-
-class Said:
-    """Which of a gate's words one text holds, looked for when it matters."""
-
-    def __init__(self, gate: Gate, data: bytes) -> None:
-        self.gate, self.data = gate, data
-        self.groups: dict[Group, bool] = {}
-        self.absent: set[int] = set()
-        self.present: set[int] = set()
-
-    def all_of(self, groups: list[Group]) -> bool:
-        known = self.groups
-        for group in groups:
-            answer = known.get(group)
-            if answer is None:
-                answer = known[group] = self.any_of(group)
-            if not answer:
-                return False
-        return True
-
-    def any_of(self, group: Group) -> bool:
-        return any(self.holds(place) for place in group)
-
-    def holds(self, place: int) -> bool:
-        if place in self.present:
-            return True
-        if place in self.absent:
-            return False
-        for part in self.gate.parts[place]:
-            if not self.holds(part):
-                return False
-        found = self.gate.words[place] in self.data
-        (self.present if found else self.absent).add(place)
+    def words_in(self, data: bytes) -> int:
+        found, by_place = 0, self.by_place
+        if self.automaton is None:
+            return found
+        for place, _, _ in self.automaton.find_matches_as_indexes(data, overlapping=True):
+            found |= by_place[place]
         return found
+
+
+def automaton_of(words: tuple[bytes, ...]) -> BytesAhoCorasick | None:
+    if not words:
+        return None
+    from ahocorasick_rs import BytesAhoCorasick, Implementation
+
+    return BytesAhoCorasick(words, implementation=Implementation.DFA)
 
 
 def missing_words(rule: type[Rule], data: bytes) -> tuple[tuple[str, ...], ...]:

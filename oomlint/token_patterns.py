@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
+
+DEFINITION = re.compile(rb"^([ \t]*)(?:async[ \t]+)?def[ \t]", re.MULTILINE)
 
 
 class TokenPattern(Protocol):
@@ -54,3 +57,46 @@ class AllOf:
 
     def search(self, code: bytes, /) -> object:
         return all(pattern.search(code) for pattern in self.patterns)
+
+
+@dataclass(frozen=True)
+class InOneFunction:
+    """All of several patterns inside of one function, or in the code outside of all of them.
+
+    Nested functions belong to the one around them. The patterns are asked in their order.
+    """
+
+    patterns: tuple[TokenPattern, ...]
+
+    def search(self, code: bytes, /) -> object:
+        if not self.patterns[0].search(code):
+            return False
+        return any(
+            all(pattern.search(part) for pattern in self.patterns) for part in functions_of(code)
+        )
+
+
+@lru_cache(maxsize=1)
+def functions_of(code: bytes) -> tuple[bytes, ...]:
+    """The outermost functions and methods of a text, told by its lines, then all the rest of it.
+
+    Strings and comments of the text are blanked: its lines say what belongs to what.
+    """
+    functions: list[bytes] = []
+    others: list[bytes] = []
+    end = 0
+    for match in DEFINITION.finditer(code):
+        if match.start() < end:
+            continue
+        others.append(code[end : match.start()])
+        body = code.find(b"\n", match.start()) + 1 or len(code)
+        after = behind(len(match[1])).search(code, body)
+        end = after.start() if after else len(code)
+        functions.append(code[match.start() : end])
+    return (*functions, b"".join((*others, code[end:])))
+
+
+@lru_cache(maxsize=64)
+def behind(indentation: int) -> re.Pattern[bytes]:
+    """A line that no longer belongs to a function which is indented so far."""
+    return re.compile(rb"^[ \t]{0,%d}[^\s)\]}\\]" % indentation, re.MULTILINE)

@@ -10,7 +10,38 @@ from oomlint.analysis import Model, decoding
 from oomlint.analysis.answers import finding, short
 from oomlint.analysis.state import Event
 from oomlint.rule import Claim, Finding, Rule, Severity
-from oomlint.token_patterns import Lines
+from oomlint.token_patterns import InOneFunction, Lines
+
+CHOOSING = (
+    "argmax",
+    "multinomial",
+    "topk",
+    "sample",
+    "ategorical",
+    "pick",
+    "choose",
+    "greedy",
+    "max(",
+)
+# One function runs a network in a loop, chooses by a call what comes next, and adds it.
+DECODES = InOneFunction(
+    (
+        Lines(
+            tuple(word.encode() for word in CHOOSING),
+            re.compile(
+                rb"(?:argmax|multinomial|topk|ategorical)\w*\s*\("
+                rb"|(?:\b|_)(?:sample|pick|choose|greedy)(?:_\w*)?\s*\(|\bmax\(",
+                re.IGNORECASE,
+            ),
+        ),
+        Lines((b"for", b"while"), re.compile(rb"^[ \t]*(?:async[ \t]+)?(?:for|while)\b")),
+        Lines(
+            (b"cat", b"stack", b"append", b"+=", b"]"),
+            re.compile(rb"(?:cat|concat|concatenate|hstack|append)\s*\(|\+=\s*\[|\]\s*=[^=]"),
+        ),
+        decoding.ModelCall(),
+    )
+)
 
 
 class GenerationWithoutCache(Rule):
@@ -70,28 +101,10 @@ class GenerationWithoutCache(Rule):
     tokens = (
         ("torch",),
         ("cat(", "concat(", "concatenate(", "hstack(", ".append(", "+= [", "] = "),
-        (
-            "argmax",
-            "multinomial",
-            "topk",
-            "sample",
-            "ategorical",
-            "pick",
-            "choose",
-            "greedy",
-            "max(",
-        ),
+        CHOOSING,
         ("for ", "while "),
     )
-    # The choice is a call: most files that hold one of the words only sample, pick or pickle data.
-    token_pattern = Lines(
-        tuple(word.encode() for word in tokens[2]),
-        re.compile(
-            rb"(?:argmax|multinomial|topk|ategorical)\w*\s*\("
-            rb"|(?:\b|_)(?:sample|pick|choose|greedy)(?:_\w*)?\s*\(|\bmax\(",
-            re.IGNORECASE,
-        ),
-    )
+    token_pattern = DECODES
     claims = (Claim.PEAK_FALLS, Claim.STEP_FASTER)
 
     def check(self, model: Model) -> Iterator[Finding]:

@@ -41,6 +41,19 @@ class Decoding:
     growth: ast.expr | ast.stmt
 
 
+CALLED = re.compile(rb"(\w+)(?:\[[^\[\]]*\])*\s*\(")
+# How `is_model` tells the call of a network, besides by its name.
+RUNNING = frozenset({"self", "forward", "decode", "__call__"})
+
+
+class ModelCall:
+    """A token pattern: some call that `is_model` could take for one of a network."""
+
+    def search(self, code: bytes, /) -> object:
+        names = {match[1].decode("utf-8", "replace") for match in CALLED.finditer(code)}
+        return any(name in RUNNING or knowledge.role_of_name(name) is Role.MODEL for name in names)
+
+
 def decodings(module: Module) -> Iterator[Decoding]:
     """Every loop that decodes without any state, once for each model that it runs."""
     for site in sites.sites(module):
