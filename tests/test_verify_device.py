@@ -259,15 +259,42 @@ def test_the_device_answers_as_cuda_does(name: str, answers: dict[str, str]) -> 
     assert answers[name] == CASES[name][1]
 
 
-def test_an_import_that_looks_through_all_modules_leaves_the_compiler_alone() -> None:
+# Each case: code, and what then stands for torch's compiler.
+WITHOUT_COMPILER = {
+    "an import that looks through all modules": (
+        "torch.testing.assert_close(torch.ones(1).cuda(), torch.ones(1).cuda())",
+        "Dormant",
+    ),
+    "a data-parallel model and a checkpoint": (
+        "from torch import distributed\n"
+        "from torch.utils.checkpoint import checkpoint\n"
+        "store = distributed.HashStore()\n"
+        "distributed.init_process_group('gloo', store=store, rank=0, world_size=1)\n"
+        "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2).cuda())\n"
+        "checkpoint(model, torch.ones(1, 2).cuda(), use_reentrant=False).sum().backward()\n"
+        "assert model.module.weight.grad is not None",
+        "Dormant",
+    ),
+    "a setting of the compiler": (
+        "import torch._dynamo\n"
+        "torch._dynamo.config.suppress_errors = True\n"
+        "assert torch._dynamo.config.suppress_errors",
+        "module",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_COMPILER)
+def test_the_compiler_is_loaded_only_for_what_it_alone_can_do(name: str) -> None:
+    code, kind = WITHOUT_COMPILER[name]
     program = (
         "from oomlint.verify import emulation\n"
         "emulation.install(capacity=1 << 30)\n"
         "import sys, torch\n"
-        "torch.testing.assert_close(torch.ones(1).cuda(), torch.ones(1).cuda())\n"
+        f"{code}\n"
         "print(type(sys.modules['torch._dynamo']).__name__)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
     )
-    assert done.stdout == "Dormant\n", done.stderr
+    assert done.stdout == f"{kind}\n", done.stderr

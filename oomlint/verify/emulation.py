@@ -296,18 +296,23 @@ class Dormant(types.ModuleType):
         return (lambda function: function) if fn is None else fn
 
     def __getattr__(self, name: str) -> Any:
-        asleep = sys.modules.get(self.__name__) is self
-        if asleep and name in ASLEEP:
+        if sys.modules.get(self.__name__) is self and name in ASLEEP:
             return DormantPart(name)
-        if asleep:
-            del sys.modules[self.__name__]
-        return getattr(importlib.import_module(self.__name__), name)
+        return getattr(awake(), name)
+
+
+def awake() -> Any:
+    """The compiler itself."""
+    if isinstance(sys.modules.get("torch._dynamo"), Dormant):
+        del sys.modules["torch._dynamo"]
+    return importlib.import_module("torch._dynamo")
 
 
 # What is asked of the compiler's modules while there is nothing compiled, and their answers.
-ASLEEP: dict[str, dict[str, Callable[[], Any]]] = {
+ASLEEP: dict[str, dict[str, Any]] = {
     "trace_rules": {"clear_lru_cache": lambda: None},
     "utils": {"get_optimize_ddp_mode": lambda: "ddp_optimizer"},
+    "config": {"error_on_nested_fx_trace": True},
 }
 
 
@@ -315,13 +320,19 @@ class DormantPart:
     """A module of the compiler that is not imported for what it would answer anyway."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        vars(self)["name"] = name
 
     def __getattr__(self, name: str) -> Any:
         if name in ASLEEP[self.name]:
             return ASLEEP[self.name][name]
-        torch._dynamo.__getattr__("config")  # wakes it
-        return getattr(importlib.import_module(f"torch._dynamo.{self.name}"), name)
+        return getattr(self.whole(), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.whole(), name, value)
+
+    def whole(self) -> Any:
+        awake()
+        return importlib.import_module(f"torch._dynamo.{self.name}")
 
 
 def patch_compiler() -> None:
