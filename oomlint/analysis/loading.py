@@ -8,7 +8,7 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass
 
 from oomlint.analysis import cadence, sites
-from oomlint.analysis.modules import Function, Module, written
+from oomlint.analysis.modules import Function, Module, pairs, written
 from oomlint.analysis.sites import Site
 
 LOAD = re.compile(r"torch\.(serialization\.)?load")
@@ -147,11 +147,11 @@ def spread(nodes: list[ast.AST], name: str) -> set[str]:
         before = len(found)
         for node in nodes:
             if isinstance(node, ast.Assign) and len(node.targets) == 1:
-                target = node.targets[0]
-                held = target.value if isinstance(target, ast.Subscript) else target
-                known = is_name(target) or written(held) in fresh
-                if known and mentions(node.value, found):
-                    found.add(written(held))
+                for target, value in pairs(node.targets[0], node.value):
+                    held = target.value if isinstance(target, ast.Subscript) else target
+                    known = is_name(target) or written(held) in fresh
+                    if known and mentions(value, found):
+                        found.add(written(held))
             elif isinstance(node, ast.For) and mentions(node.iter, found):
                 found.update(n.id for n in ast.walk(node.target) if isinstance(n, ast.Name))
         if len(found) == before:
