@@ -10,15 +10,15 @@ from oomlint.analysis import Model, edits, loaders, loading, origins, sites, syn
 from oomlint.analysis.answers import finding, make_fix
 from oomlint.analysis.modules import Function, Module, written
 from oomlint.analysis.sites import Site
-from oomlint.analysis.synchronisation import DDP
+from oomlint.analysis.synchronisation import DDP, FSDP
 from oomlint.rule import Claim, Edit, Finding, Fix, Rule, Safety, Severity
 
 
 class MissingDistributedSampler(Rule):
     """
     ## What it does
-    Checks for training with DistributedDataParallel over a DataLoader that has no sampler, and for
-    a shuffling `DistributedSampler` that is never told the epoch.
+    Checks for training with DistributedDataParallel or FSDP over a DataLoader that has no sampler,
+    and for a shuffling `DistributedSampler` that is never told the epoch.
 
     ## Why is this bad?
     Every rank goes through the whole dataset: with the same seed all of them compute the same
@@ -75,7 +75,7 @@ class MissingDistributedSampler(Rule):
     name = "missing-distributed-sampler"
     severity = Severity.WARNING
     tokens = (
-        ("DistributedDataParallel", "DistributedSampler"),
+        ("DistributedDataParallel", "FullyShardedDataParallel", "DistributedSampler"),
         ("DataLoader",),
         ("backward(",),
         ("step(",),
@@ -169,7 +169,7 @@ def has_none(loader: Site) -> bool:
 def is_unparted(model: Model, loader: Site) -> bool:
     """Whether every rank has a loader over the same samples."""
     module = model.module
-    if not is_parallel(module) or SEEDED.search(module.source.text):
+    if not wraps(module) or SEEDED.search(module.source.text):
         return False
     dataset = loader.argument(0, "dataset")
     if dataset is None:
@@ -188,18 +188,18 @@ def is_unparted(model: Model, loader: Site) -> bool:
     return bool(found) and all(MAPPED.fullmatch(name) for name in names)
 
 
-def is_parallel(module: Module) -> bool:
-    return any(
-        DDP.fullmatch(site.qualified) for site in sites.named(module, "DistributedDataParallel")
-    )
+def wraps(module: Module) -> list[Site]:
+    """Every place where a model gets ranks that train it together."""
+    return [
+        site
+        for site in sites.named(module, "DistributedDataParallel", "FullyShardedDataParallel")
+        if DDP.fullmatch(site.qualified) or FSDP.fullmatch(site.qualified)
+    ]
 
 
 def is_always_parallel(module: Module) -> bool:
-    wraps = [
-        s for s in sites.named(module, "DistributedDataParallel") if DDP.fullmatch(s.qualified)
-    ]
     always = synchronisation.Wrapped.ALWAYS
-    return all(synchronisation.combined(module, s.node, always) is always for s in wraps)
+    return all(synchronisation.combined(module, s.node, always) is always for s in wraps(module))
 
 
 Epochs = tuple[ast.For | ast.AsyncFor | ast.While, ast.expr]
