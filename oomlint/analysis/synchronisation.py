@@ -39,6 +39,10 @@ def wrapped(
     if depth > MAX_DEPTH:
         return None
     if isinstance(node, ast.IfExp):
+        if any(
+            isinstance(n, ast.Attribute) and n.attr == "module" for n in (node.body, node.orelse)
+        ):
+            return None  # unwrapped: its own forward prepares no averages
         arms = (wrapped(module, n, function, pattern, depth + 1) for n in (node.body, node.orelse))
         return Wrapped.SOMETIMES if any(arms) else None
     if isinstance(node, ast.Call):
