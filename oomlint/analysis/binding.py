@@ -174,13 +174,27 @@ def freeze_parameter(world: World, node: ast.stmt, target: ast.Attribute, value:
     off = isinstance(value, Constant) and value.value is False
     key = receiver.key.split(".parameters()")[0].split(".named_parameters()")[0]
     if off and ".parameters()" in receiver.key:
-        world.frozen.add(key)
+        if not is_chosen_by_name(world):
+            world.frozen.add(key)
     elif isinstance(value, Constant) and value.value is True and "parameters()" in receiver.key:
         unfreeze(world, key)
     elif (
         isinstance(value, Constant) and value.value is True and ".parameters()" not in receiver.key
     ):
         world.emit(Kind.GRADIENT_TAKEN, node, None, receiver, what="requires_grad")
+
+
+def is_chosen_by_name(world: World) -> bool:
+    """Whether only some parameters of the loop are meant: `if "adapter" not in name`."""
+    loop = world.loops[-1].node if world.loops else None
+    if not isinstance(loop, ast.For):
+        return False
+    targets = {part.id for part in ast.walk(loop.target) if isinstance(part, ast.Name)}
+    return any(
+        isinstance(part, ast.Name) and part.id in targets
+        for guard in world.guards
+        for part in ast.walk(guard.test)
+    )
 
 
 def unfreeze(world: World, key: str) -> None:

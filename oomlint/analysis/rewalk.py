@@ -58,6 +58,9 @@ WITHOUT_GRAPH = re.compile(
 )
 # A class that is called makes an object.
 CONSTRUCTOR = re.compile(r"^_?[A-Z]\w*[a-z]|_(class|cls|factory)$")
+MADE_FROM = re.compile(r"(from|load|create|build|make|open)(_\w+)?$")
+# States that are made, not remembered.
+FRESH = re.compile(r"init|zero|new_|make_|get_initial|reset", re.I)
 # Methods of objects that give back what they were given before.
 REMEMBERS = re.compile(r"state|hidden|memor|cache|last|prev|pop|recall|stored|history", re.I)
 # Calls by somebody unknown that may go through a graph once more.
@@ -157,7 +160,10 @@ def is_plain(value: Value) -> bool:
     if not (value.opaque or value.entry) or any(has_graph(part) for part in value.parents):
         return False
     made_by = value.key.split("(")[0].split("@")[0]
-    last = re.split(r"[.:]", made_by)[-1]
+    owner, last = (["", *re.split(r"[.:]", made_by)])[-2:]
+    if MADE_FROM.match(last) and CONSTRUCTOR.search(owner):
+        # `Table.from_file(path)`
+        return True
     # An entry or an item has the key of what it was taken from.
     return bool(CONSTRUCTOR.search(last) or WITHOUT_GRAPH.search(made_by))
 
@@ -196,6 +202,8 @@ def is_followed(world: World, event: Event, loss: Value) -> bool:
 def may_be_carried(value: Unknown) -> bool:
     """Whether a name may stand for a graph of an earlier step, or of somebody else."""
     if value.role is not None or DATA.search(value.key) or COEFFICIENT.search(value.name):
+        return False
+    if FRESH.match(value.name):
         return False
     return CARRIED.search(value.name) is not None
 
