@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from oomlint.analysis import knowledge
 from oomlint.analysis.dispatch import MAX_STATEMENTS
 from oomlint.analysis.modules import assigned_to_self, written
-from oomlint.analysis.sites import class_of, sites
+from oomlint.analysis.sites import Site, class_of, sites
 from oomlint.analysis.state import Event, Kind, World, once
 from oomlint.analysis.values import (
     Constant,
@@ -24,7 +24,7 @@ from oomlint.analysis.values import (
     members,
     options,
 )
-from oomlint.analysis.walks import backwards
+from oomlint.analysis.walks import FUNCTION, METHODS, backwards
 
 if TYPE_CHECKING:
     from oomlint.analysis import Model
@@ -67,8 +67,14 @@ REMEMBERS = re.compile(r"state|hidden|memor|cache|last|prev|pop|recall|stored|hi
 TRAINS = re.compile(r"backward|grad|step|update|train|optimi|penalty|learn", re.IGNORECASE)
 
 
+# Networks whose parameters are made from others: the graph of the making is walked each time.
+ADAPTED = re.compile(r"learn2learn|\bhigher\b|torchmeta|clone_module|\.adapt\(|fast_weights|MAML")
+
+
 def is_needless(model: Model, call: ast.Call) -> bool:
     """Whether every world that reaches a backward shows its graph made anew and walked once."""
+    if ADAPTED.search(model.module.source.text):
+        return False
     reached = False
     for world in model.worlds:
         for event in world.of(Kind.BACKWARD):
@@ -251,14 +257,26 @@ def is_stateful(network: Value | None) -> bool:
 
 def sees_all_walks(model: Model, call: ast.Call) -> bool:
     """Whether every other walk in the same function was met in some world."""
-    met = {id(event.node) for world in model.worlds for event in world.of(*WALKS)}
     function = model.module.function_of(call)
+    if any(walks_itself(site) for site in sites(model.module) if site.function is function):
+        return False
+    met = {id(event.node) for world in model.worlds for event in world.of(*WALKS)}
     gradients = [s for s in sites(model.module) if knowledge.AUTOGRAD_GRAD.fullmatch(s.qualified)]
     return all(
         id(site.node) in met
         for site in (*backwards(model.module), *gradients)
         if site.function is function
     )
+
+
+def walks_itself(site: Site) -> bool:
+    """`optimizer.step(loss, retain_graph=True)`: the optimizer of a framework walks the graph."""
+    if site.method in METHODS or site.qualified == FUNCTION:
+        return False
+    if any(keyword.arg in ("retain_graph", "create_graph") for keyword in site.node.keywords):
+        return True
+    given = site.node.args[:1] if site.method == "step" else []
+    return any(knowledge.LOSS_NAME.search(written(argument)) for argument in given)
 
 
 def is_left_for_others(model: Model, call: ast.Call) -> bool:
