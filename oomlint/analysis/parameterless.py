@@ -6,7 +6,7 @@ import ast
 import builtins
 from collections.abc import Iterator
 
-from oomlint.analysis import classes, knowledge, sites
+from oomlint.analysis import classes, sites
 from oomlint.analysis.modules import Class, Function, Module
 from oomlint.analysis.project import Project
 from oomlint.analysis.state import World
@@ -94,6 +94,8 @@ MAKING = frozenset(
     "Parameter register_parameter add_module register_module setattr ModuleList ModuleDict"
     " Sequential".split()
 )
+# A base that brings no layers with it; a Sequential has those that it is given.
+BARE = frozenset({"torch.nn.Module", "torch.nn.modules.Module", "torch.nn.modules.module.Module"})
 MAX_DEPTH = 3
 
 
@@ -104,7 +106,7 @@ def is_plain_network(world: World, cls: Class, depth: int = 0) -> bool:
     lineage = classes.lineage(world, cls)
     known = {kin.name for kin in lineage}
     for name in classes.base_names(world, cls):
-        if name.rpartition(".")[2] not in known and not knowledge.MODULE_BASE.fullmatch(name):
+        if name.rpartition(".")[2] not in known and name not in BARE:
             return False
     if not all(kin.methods for kin in lineage):
         # Of most networks in other files only that they are networks is read.
