@@ -273,6 +273,7 @@ def map_location_dropped(code: Code) -> Iterator[Site]:
                 for one in calls
                 if isinstance(one.func, ast.Attribute)
                 and one.func.attr in ("to", "cuda")
+                and "memory_format" not in ast.unparse(one)
                 and one.lineno < call.lineno
                 and (
                     ast.unparse(one.func.value) in restored

@@ -54,6 +54,40 @@ def train(model, loader, optimizer, scaler):
 """
 
 
+EPOCHS = """
+def fit(loader, optimizer):
+    model = nn.Sequential(nn.Linear(4, 4))
+    for epoch in range(3):
+        model.train()
+        for x in loader:
+            optimizer.zero_grad()
+            model(x).mean().backward()
+            optimizer.step()
+        model.eval()
+        for x in loader:
+            print(model(x).mean().item())
+"""
+SCHEDULE = """
+def fit(model, loader, optimizer):
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)
+    for epoch in range(3):
+        for x in loader:
+            optimizer.zero_grad()
+            model(x).mean().backward()
+            optimizer.step()
+        scheduler.step()
+"""
+TWO_STEPS = """
+def fit(one, two, loader, opt_one, opt_two, scaler):
+    for x in loader:
+        scaler.scale(one(x).mean()).backward()
+        scaler.step(opt_one)
+        scaler.scale(two(x).mean()).backward()
+        scaler.step(opt_two)
+        scaler.update()
+"""
+
+
 def planted(name: str, text: str) -> list[list[str]]:
     """For each site the lines that are taken out and put in."""
     code = Code(Path("train.py"), text)
@@ -102,6 +136,20 @@ def planted(name: str, text: str) -> list[list[str]]:
                 "+ print(model(x).argmax())",
             ],
         ),
+        (
+            "train-deleted",
+            EPOCHS.replace("nn.Linear(4, 4)", "nn.Linear(4, 4), nn.Dropout()"),
+            ["- model.train()"],
+        ),
+        ("scheduler-first", SCHEDULE, ["+ scheduler.step()", "- scheduler.step()"]),
+        (
+            "update-hurried",
+            TWO_STEPS.replace(
+                "        scaler.step(opt_one)\n        scaler.scale(two(x).mean()).backward()\n",
+                "        scaler.scale(two(x).mean()).backward()\n        scaler.step(opt_one)\n",
+            ),
+            ["+ scaler.update()", "- scaler.update()"],
+        ),
         ("unscale-deleted", SCALED, ["- scaler.unscale_(optimizer)"]),
         ("update-deleted", SCALED, ["- scaler.update()"]),
         ("unscale-doubled", SCALED, ["+ scaler.unscale_(optimizer)"]),
@@ -132,6 +180,13 @@ def test_each_operator_makes_its_fault(name: str, text: str, changes: list[str])
             "no-grad-deleted",
             EVALUATION + "\n\nwith torch.no_grad():\n    evaluate(model, loader)\n",
         ),
+        # No layer asks for the mode; the network is frozen and may be meant to be in that mode.
+        ("train-deleted", EPOCHS),
+        ("train-deleted", EPOCHS + "\nbatch_norm.requires_grad_(False)\n"),
+        # Set one back, the schedule is meant to advance first.
+        ("scheduler-first", SCHEDULE + "\n    scheduler.last_epoch = -1\n"),
+        # The next backward is scaled by the new scale, as its step is.
+        ("update-hurried", TWO_STEPS),
         # The same function steps without the clip's unscaling in between.
         ("scaler-bypassed", SCALED),
     ],
