@@ -29,7 +29,7 @@ from oomlint.analysis.dispatch import (
     run,
     run_block,
 )
-from oomlint.analysis.iteration import MAX_AROUND_LOOPS, item_of, iterations_of
+from oomlint.analysis.iteration import MAX_AROUND_LOOPS, are_objects, item_of, iterations_of
 from oomlint.analysis.modules import written
 from oomlint.analysis.state import Guard, Kind, Stop, World
 from oomlint.analysis.values import NONE, Callable, ClassValue, Instance, Value, join, shortened
@@ -183,7 +183,9 @@ def run_loop(
     if most > MAX_AROUND_LOOPS and not is_flat(node):
         most = MAX_AROUND_LOOPS
     for iteration in range(1, most + 1):
-        if iteration == 2 and not runs_again(world, node, start):
+        if iteration == 2 and not (
+            runs_again(world, node, start) if world.trains else are_objects(iterable)
+        ):
             break
         world.enter_loop(node, serial, iteration)
         if iterable is not None and not isinstance(node, ast.While):

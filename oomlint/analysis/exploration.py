@@ -43,9 +43,9 @@ def worlds_of(project: Project, module: Module) -> list[World]:
     reached: set[Function] = set()
     spent = 0
     reading = Reading(project, module)
-    script = reading.script_words()
-    if script and reading.can_matter(script):
-        found, spent = explore(project, module, Root(None), reached)
+    script = reading.script()
+    if script is not None:
+        found, spent = explore(project, module, script, reached)
     for root in reading.roots():
         if root.function in reached or spent > FIRST_WORLDS_BUDGET:
             continue
@@ -71,7 +71,7 @@ def explore(
     idle: set[str] = set()
     found: list[World] = []
     spent = runs = 0
-    trains = "backward(" in module.source.text or project.teaching is not None
+    trains = root.trains or project.teaching is not None
     most = 1 if alone else MAX_WORLDS if trains else MAX_WORLDS_WITHOUT_TRAINING
     while (urgent or queue or again) and runs < most and spent < ROOT_BUDGET:
         assumptions, flipped, base = (urgent or queue or again).popleft()
@@ -125,6 +125,7 @@ def story_of(world: World) -> Story:
 
 def run_world(project: Project, module: Module, root: Root, assumptions: dict[str, bool]) -> World:
     world = World(project, module, assumptions=dict(assumptions), root=root.function)
+    world.trains = root.trains or project.teaching is not None
     try:
         if root.function is None:
             world.frames.append(Frame(module, None))

@@ -39,8 +39,18 @@ def iterations_of(iterable: Value | None) -> int:
     if not isinstance(iterable, Container):
         return ITERATIONS
     held = [*iterable.items, *iterable.names.values()]
-    objects = sum(isinstance(settled(item), LASTING) for item in held)
-    return max(ITERATIONS, min(len(held), MAX_OBJECTS)) if objects == len(held) else ITERATIONS
+    return max(ITERATIONS, min(len(held), MAX_OBJECTS)) if are_objects(iterable) else ITERATIONS
+
+
+def are_objects(iterable: Value | None) -> bool:
+    """Whether a loop runs over known objects, each of which is another one."""
+    iterable = settled(iterable) if iterable is not None else None
+    if isinstance(iterable, Sequence) and iterable.kind != "parameters":
+        return any(are_objects(part) for part in iterable.parts)
+    if not isinstance(iterable, Container):
+        return False
+    held = [*iterable.items, *iterable.names.values()]
+    return bool(held) and all(isinstance(settled(item), LASTING) for item in held)
 
 
 def item_of(world: World, iterable: Value, iteration: int, target: ast.expr | None) -> Value:

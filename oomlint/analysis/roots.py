@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -35,6 +35,8 @@ class Root:
 
     function: Function | None
     owner: Class | None = None
+    # Whether a backward may be reached: else all that can be judged is an evaluation.
+    trains: bool = True
 
 
 @lru_cache(maxsize=50_000)
@@ -64,6 +66,14 @@ def judged(said: int) -> bool:
         return bool(said & (GATHERS | STEP))
     evaluates = said & EVALUATES or said & (TRAIN | FALSE) == TRAIN | FALSE
     return bool(evaluates or said & ENVIRONMENT)
+
+
+def may_train(said: int) -> bool:
+    return bool(said & BACKWARD)
+
+
+def name_of(root: Root) -> str:
+    return root.function.name if root.function is not None else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +123,17 @@ class Reading:
         referenced: set[str] = set()
         for function in functions:
             referenced |= self.mentioned(function).calls - {function.name}
-        chosen = [f for f in functions if f.name != "__init__" and self.matters(f)]
-        free = [f for f in chosen if f.name not in referenced]
-        called = [f for f in chosen if f.name in referenced]
-        return [*self.inherited(), *(Root(f, f.owner) for f in (*free, *called))]
+        said = {f: self.said_of(f) for f in functions if f.name != "__init__"}
+        chosen = [Root(f, f.owner, may_train(said[f])) for f in said if said[f]]
+        free = [root for root in chosen if name_of(root) not in referenced]
+        called = [root for root in chosen if name_of(root) in referenced]
+        return [*self.inherited(), *free, *called]
+
+    def script(self) -> Root | None:
+        """The script itself, where a rule could judge what it reaches."""
+        words = self.script_words()
+        said = self.judged_by(self.read(frozenset(words))) if words else 0
+        return Root(None, None, may_train(said)) if said else None
 
     def inherited(self) -> Iterator[Root]:
         """Methods of bases in other files that call what a class of this file overrides."""
@@ -132,27 +149,25 @@ class Reading:
                     if not mine:
                         continue
                     words = method.words.union(*(cls.methods[name].words for name in mine))
-                    if self.can_matter(words):
-                        yield Root(method, cls)
+                    said = self.judged_by(self.read(frozenset(words)))
+                    if said:
+                        yield Root(method, cls, may_train(said))
 
-    def matters(self, function: Function) -> bool:
-        clips = function.name == "training_step" and "clip" in function.code
-        return clips or self.judges(self.mentioned(function))
+    def said_of(self, function: Function) -> int:
+        """What is said where a function leads, if a rule could judge that; else 0."""
+        said = self.judged_by(self.mentioned(function))
+        if not said and function.name == "training_step" and "clip" in function.code:
+            return BACKWARD  # The framework's own.
+        return said
 
-    def can_matter(self, words: Iterable[str]) -> bool:
-        """Whether a rule could judge what is reached from these words."""
-        return self.judges(self.read(frozenset(words)))
-
-    def judges(self, start: Mentions) -> bool:
+    def judged_by(self, start: Mentions) -> int:
+        """What these and all that they reach say, if a rule could judge that; else 0."""
         said, imports = self.reach(start)
-        if judged(said):
-            return True
         # Half of it here: the other half may be in what is imported.
-        if said & (BACKWARD | STEP):
+        if said & (BACKWARD | STEP) and not (said & BACKWARD and judged(said)):
             for name in sorted(imports):
                 said |= self.said_by_imported(name)
-            return judged(said)
-        return False
+        return said if judged(said) else 0
 
     def reach(self, start: Mentions) -> tuple[int, set[str]]:
         """What these and all functions of the file say that they may call, and their imports."""

@@ -46,9 +46,8 @@ def is_entered(observation: Observation, function: Function) -> bool:
 def script_reasons(
     observation: Observation, reading: Reading, statement: ast.stmt
 ) -> Iterator[str]:
-    words = reading.script_words()
-    if not words or not reading.can_matter(words):
-        said, _ = reading.reach(reading.read(frozenset(words)))
+    if reading.script() is None:
+        said, _ = reading.reach(reading.read(frozenset(reading.script_words())))
         yield f"the script's own statements are not followed: {missing_words(said)}"
     elif any(isinstance(node, ast.ClassDef) for node in reading.module.enclosing(statement)):
         yield "statements in the body of a class are not followed, only its methods"

@@ -139,6 +139,8 @@ class World:
     contexts: list[str] = field(default_factory=list)
     grad: bool | None = True
     root: Function | None = None
+    # Whether it may come to a backward: only then does an iteration meet the one before it.
+    trains: bool = True
     frames: list[Frame] = field(default_factory=list)
     # Attributes of objects that are not of the project, as they were assigned ...
     attributes: dict[Place, Value] = field(default_factory=dict)
