@@ -204,7 +204,32 @@ def branch(
     # An arm with events that may only leave in its depth (early stopping) is the step itself.
     inside = leaves and not ends_in_exit(body) and is_eventful(world, module, body)
     preferred = inside or leaves_else or not leaves
+    normal = is_normal(test)
+    preferred = preferred if normal is None else normal
+    if eventful and begins_window(world, test):
+        # One world then shows a whole window: backward, backward, step.
+        preferred = not preferred
     return decide(world, condition, preferred)
+
+
+FAILING = re.compile(r"\b_?is_?(nan|inf)\b|overflow")
+
+
+def is_normal(test: ast.expr) -> bool | None:
+    """The truth of a test for numbers gone wrong when they have not; None for any other test."""
+    negated = isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
+    text = written(test.operand if isinstance(test, ast.UnaryOp) else test)
+    if FAILING.search(text):
+        return negated
+    return not negated if "isfinite" in text else None
+
+
+def begins_window(world: World, test: ast.expr) -> bool:
+    """Whether a test of the place in an accumulation window is asked on its first micro-batch."""
+    if not world.loops or world.loops[-1].iteration != 1 or len(world.loops) < 2:
+        return False
+    text = written(test)
+    return "%" in text and knowledge.ACCUMULATION_NAME.search(text) is not None
 
 
 def ends_in_exit(nodes: Sequence[ast.AST]) -> bool:

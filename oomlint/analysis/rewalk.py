@@ -39,7 +39,7 @@ CARRIED = re.compile(
 # ... but a coefficient of them: `loss_scale`, `num_features`.
 COEFFICIENT = re.compile(
     r"_(scale|weight|coeff?|factor|ratio|dim|size|fn|type|name|rate|lambda|alpha|beta|eps|lr)s?$"
-    r"|^(num|n|max|min|use|is|has|lambda|alpha|beta|gamma|w|weight)_",
+    r"|^(num|n|max|min|use|is|has|lambda|alpha|beta|gamma|w|weight|pad|with|log|save|print)_",
     re.IGNORECASE,
 )
 # Keys of what a loop runs over, and of what is drawn anew each time.
@@ -48,7 +48,8 @@ DRAWN = re.compile(r"(sample|batch|next)\w*$")
 # What unknown calls make that is no tensor of a graph, by the name of who makes it: options, paths,
 # loaders, data, text, shapes.
 WITHOUT_GRAPH = re.compile(
-    r"^(argparse|pathlib|os|omegaconf|hydra|gymnasium|gym|logging|json|yaml|numpy|np|random|time)\."
+    r"^(argparse|pathlib|os|omegaconf|hydra|gymnasium|gym|logging|json|yaml|numpy|np|random|time"
+    r"|tyro|itertools)\.|instantiate|cycle$|(^|[._:])iter|get_rank|world_size"
     r"|data|batch|sampl|loader|buffer|replay|rollout|trajector|transition|experience|episode|reader"
     r"|collat|tokeni[sz]e|vocab|lexicon|corpus|utterance|sentence|dictionary|manifest|split"
     r"|pars(e|er|ing)|arg(s|ument)|config|cfg|option|setting|hparams|device|schedule|path|open$|env$"
@@ -249,9 +250,11 @@ def is_stateful(network: Value | None) -> bool:
     """Whether a network of the project keeps something of a forward for the next one."""
     if not isinstance(network, Instance) or network.cls is None:
         return False
+    forward = network.cls.methods.get("forward")
+    called = forward.words if forward is not None else network.cls.methods.keys()
     return any(
-        method.name != "__init__" and assigned_to_self(method)
-        for method in network.cls.methods.values()
+        name != "__init__" and (method is forward or name in called) and assigned_to_self(method)
+        for name, method in network.cls.methods.items()
     )
 
 
