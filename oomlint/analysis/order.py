@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from oomlint.analysis.modules import written
 from oomlint.analysis.ownership import may_touch
 from oomlint.analysis.state import Event, Kind, World, once
-from oomlint.analysis.values import Unknown, Value, members
+from oomlint.analysis.values import Instance, Unknown, Value, members
 
 STEPS = frozenset({Kind.STEP, Kind.SCALER_STEP})
 
@@ -75,7 +75,18 @@ def only_reads(event: Event) -> bool:
     if not isinstance(event.node, ast.Call):
         return False
     called = written(event.node.func)
-    return bool(SAVING.search(called) or COMPUTING.search(called))
+    return bool(SAVING.search(called) or COMPUTING.search(called)) or calls_own_layer(event)
+
+
+def calls_own_layer(event: Event) -> bool:
+    """`self.body(x)` in a method of a network: a forward of one of its parts."""
+    network = event.subject
+    function = event.node.func if isinstance(event.node, ast.Call) else None
+    if not isinstance(network, Instance) or not network.is_module or network.cls is None:
+        return False
+    if not isinstance(function, ast.Attribute) or written(function.value) != "self":
+        return False
+    return bool(network.cls.assigned.get(function.attr))
 
 
 @once
