@@ -7,13 +7,12 @@ from itertools import pairwise
 
 import pytest
 
-from oomlint.verify.allocator import (
+from oomlint.verify.allocator import Allocator, CapacityExceeded
+from oomlint.verify.blocks import Block
+from oomlint.verify.sizes import (
     GIB,
     KIB,
     MIB,
-    Allocator,
-    Block,
-    CapacityExceeded,
     format_size,
     round_size,
     round_up,

@@ -2,186 +2,146 @@
 
 from __future__ import annotations
 
-import os
-import re
 import threading
-from bisect import bisect_left, insort
 from collections import deque
-from dataclasses import dataclass, field
 
-KIB, MIB, GIB = 1024, 1024**2, 1024**3
+from oomlint.verify.allocator_settings import UNLIMITED, AllocatorSettings, from_environment
+from oomlint.verify.blocks import Block, Pool
+from oomlint.verify.expandable import Memory, Ranges, reach
+from oomlint.verify.sizes import (
+    DEVICE_PAGE,
+    GIB,
+    MIN_BLOCK,
+    SMALL_LIMIT,
+    format_size,
+    round_size,
+    segment_size,
+    up,
+)
+from oomlint.verify.statistics import Statistics
 
-MIN_BLOCK = 512
-SMALL_LIMIT = 1 * MIB  # inclusive
-SMALL_SEGMENT = 2 * MIB
-LARGE_SEGMENT = 20 * MIB
-MIN_LARGE = 10 * MIB
-LARGE_ROUNDING = 2 * MIB
-
-
-def round_size(request: int) -> int:
-    """The bytes that a request of `request` > 0 bytes asks of a pool."""
-    return max(MIN_BLOCK, -(-request // MIN_BLOCK) * MIN_BLOCK)
-
-
-def round_up(size: int, divisions: int) -> int:
-    """A size of the `divisions` equal steps between two powers of two that holds `size` bytes."""
-    floor = 1 << (size.bit_length() - 1)
-    step = floor // divisions
-    return size if size == floor else -(-size // step) * step
-
-
-def configured_divisions() -> int:
-    """`roundup_power2_divisions` of the environment; 0 where it is not set to one number."""
-    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
-        found = re.search(r"roundup_power2_divisions:(\d+)", os.environ.get(name, ""))
-        if found:
-            return int(found[1])
-    return 0
-
-
-def segment_size(size: int) -> int:
-    """The bytes asked of the device for a rounded size that no cached block can hold."""
-    if size <= SMALL_LIMIT:
-        return SMALL_SEGMENT
-    if size < MIN_LARGE:
-        return LARGE_SEGMENT
-    return -(-size // LARGE_ROUNDING) * LARGE_ROUNDING
-
-
-@dataclass(slots=True)
-class Counter:
-    """A current value and the largest one since the last reset."""
-
-    current: int = 0
-    peak: int = 0
-
-    def add(self, amount: int) -> None:
-        self.current += amount
-        if self.current > self.peak:
-            self.peak = self.current
-
-
-@dataclass(slots=True)
-class Statistics:
-    """Bytes and counts under the names that torch.cuda.memory_stats gives them."""
-
-    allocated: Counter = field(default_factory=Counter)
-    requested: Counter = field(default_factory=Counter)
-    reserved: Counter = field(default_factory=Counter)
-    inactive_split: Counter = field(default_factory=Counter)
-    blocks: Counter = field(default_factory=Counter)
-    segments: Counter = field(default_factory=Counter)
-    allocations: int = 0
-    frees: int = 0
-    device_allocations: int = 0
-    device_frees: int = 0
-    retries: int = 0
-    ooms: int = 0
-
-    def counters(self) -> tuple[Counter, ...]:
-        return (
-            self.allocated,
-            self.requested,
-            self.reserved,
-            self.inactive_split,
-            self.blocks,
-            self.segments,
-        )
-
-
-@dataclass(slots=True, eq=False)
-class Block:
-    """A piece of a segment; neighbours are linked, free or not."""
-
-    small: bool
-    size: int
-    segment: int
-    offset: int
-    requested: int = 0
-    free: bool = True
-    previous: Block | None = None
-    following: Block | None = None
-
-    def key(self) -> tuple[int, int, int]:
-        # Best fit; among equal sizes the oldest segment, then the lowest address (torch >= 2.13).
-        return self.size, self.segment, self.offset
-
-    def split(self) -> bool:
-        return self.previous is not None or self.following is not None
+ADVICE = (
+    "If reserved but unallocated memory is large try setting "
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation "
+    "for Memory Management  (https://docs.pytorch.org/docs/stable/notes/cuda.html"
+    "#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)"
+)
 
 
 class CapacityExceeded(Exception):
-    """The device has no room for a request; sizes are bytes."""
-
-    def __init__(self, request: int, segment: int, capacity: int, state: Statistics) -> None:
-        self.request, self.segment, self.capacity = request, segment, capacity
-        self.allocated = state.allocated.current
-        self.reserved = state.reserved.current
-        super().__init__(
-            f"CUDA out of memory. Tried to allocate {format_size(segment)}. GPU 0 has a total "
-            f"capacity of {format_size(capacity)} of which "
-            f"{format_size(max(0, capacity - self.reserved))} is free. Of the allocated memory "
-            f"{format_size(self.allocated)} is allocated by PyTorch, and "
-            f"{format_size(self.reserved - self.allocated)} is reserved by PyTorch but "
-            "unallocated. (raised by oomlint's emulated device)"
-        )
+    """The device has no room for a request; the text is CUDA's own."""
 
 
-def format_size(size: int) -> str:
-    """Bytes the way CUDA's own out-of-memory text writes them."""
-    if size <= KIB:
-        return f"{size} bytes"
-    if size <= MIB:
-        return f"{size / KIB:.2f} KiB"
-    if size <= GIB:
-        return f"{size / MIB:.2f} MiB"
-    return f"{size / GIB:.2f} GiB"
+def exhaustion(wanted: int, memory: Memory, allowed: int | None, state: Statistics) -> str:
+    allocated, reserved = state.allocated.current, state.reserved.current
+    allowance = "" if allowed is None else f"{format_size(allowed)} allowed; "
+    return (
+        f"CUDA out of memory. Tried to allocate {format_size(wanted)}. GPU 0 has a total "
+        f"capacity of {format_size(memory.capacity)} of which {format_size(memory.free)} is "
+        f"free. Including non-PyTorch memory, this process has {format_size(memory.used)} "
+        f"memory in use. {allowance}Of the allocated memory {format_size(allocated)} is "
+        f"allocated by PyTorch, and {format_size(reserved - allocated)} is reserved by "
+        f"PyTorch but unallocated. {ADVICE}"
+    )
+
+
+def rejection(request: int) -> str:
+    return (
+        "CUDA out of memory. Allocation was preemptively rejected because it would exceed "
+        f"per_process_memory_fraction limit. Requested size: {format_size(request)}"
+    )
 
 
 class Allocator:
-    """One device and one stream.
+    """One device.
 
     `free` may be called from anywhere, a finalizer in the middle of `malloc` included: it only
     queues the block, and the queue is emptied before anything is searched or counted.
     """
 
-    def __init__(self, capacity: int = 80 * GIB, fraction: float = 1.0) -> None:
-        self.capacity = capacity
-        self.fraction = fraction
+    def __init__(
+        self,
+        capacity: int = 80 * GIB,
+        fraction: float | None = None,
+        settings: AllocatorSettings | None = None,
+    ) -> None:
+        self._memory = Memory(capacity)
+        self._fraction = fraction
+        self._settings = settings  # the environment's are read at the first request, as CUDA's are
         self._statistics = Statistics()
-        self._free: dict[bool, list[tuple[tuple[int, int, int], Block]]] = {True: [], False: []}
+        self._small = Pool(True, self._statistics.small)
+        self._large = Pool(False, self._statistics.large)
         self._segments = 0
-        self._divisions: int | None = None  # read at the first request, as CUDA's is
+        self._ranges = Ranges(self._memory, self._next_segment, self._reserve)
+        self._busy: deque[Block] = deque()  # freed, but other streams may still work with them
         self._queue: deque[Block] = deque()
         self._lock = threading.RLock()
 
-    def malloc(self, request: int) -> Block | None:
+    @property
+    def capacity(self) -> int:
+        return self._memory.capacity
+
+    @property
+    def available(self) -> int:
+        """Bytes that the device itself has not given away."""
+        self.statistics()
+        return self._memory.free
+
+    @property
+    def settings(self) -> AllocatorSettings:
+        if self._settings is None:
+            self._settings = from_environment()
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: AllocatorSettings) -> None:
+        with self._lock:
+            self._settings = settings
+
+    @property
+    def fraction(self) -> float:
+        return self.settings.fraction if self._fraction is None else self._fraction
+
+    @fraction.setter
+    def fraction(self, fraction: float) -> None:
+        self._fraction = fraction
+
+    @property
+    def _allowed(self) -> int | None:
+        fraction = self.fraction
+        return int(fraction * self.capacity) if fraction < 1 else None
+
+    def malloc(self, request: int, stream: int = 0) -> Block | None:
         """A block for `request` bytes, None for zero; raises CapacityExceeded."""
         if request <= 0:
             return None
         with self._lock:
             self._drain()
-            size = self._round(request)
-            block = self._find(size) or self._grow(size, request)
+            self._release_busy()
+            settings = self.settings
+            size = round_size(request, settings.divisions_for(request))
+            pool = self._small if size <= SMALL_LIMIT else self._large
+            block = self._find(pool, size, stream) or self._grow(pool, size, stream, request)
             block = self._take(block, size)
             block.requested = request
-            state = self._statistics
-            state.allocated.add(block.size)
-            state.requested.add(request)
-            state.blocks.add(1)
-            state.allocations += 1
+            for counters in (self._statistics, pool.counters):
+                counters.blocks.add(1)
+                counters.allocated.add(block.size)
+                counters.active_blocks.add(1)
+                counters.active.add(block.size)
+                counters.requested.add(request)
+            if block.size >= settings.max_split:
+                self._statistics.oversize_blocks.add(1)
             return block
-
-    def _round(self, request: int) -> int:
-        if self._divisions is None:
-            self._divisions = configured_divisions()
-        if self._divisions > 1 and request > MIN_BLOCK * self._divisions:
-            return round_up(request, self._divisions)
-        return round_size(request)
 
     def free(self, block: Block) -> None:
         self._queue.append(block)
+
+    def record_stream(self, block: Block, stream: int) -> None:
+        """Another stream works with the block: it is not reused at once when it is freed."""
+        if stream != block.stream:
+            with self._lock:
+                block.uses = (block.uses or set()) | {stream}
 
     def statistics(self) -> Statistics:
         with self._lock:
@@ -189,10 +149,7 @@ class Allocator:
             return self._statistics
 
     def reset_peak(self) -> None:
-        with self._lock:
-            self._drain()
-            for counter in self._statistics.counters():
-                counter.peak = counter.current
+        self.statistics().reset_peak()
 
     def empty_cache(self) -> None:
         with self._lock:
@@ -203,91 +160,217 @@ class Allocator:
         while self._queue:
             self._return(self._queue.popleft())
 
-    def _find(self, size: int) -> Block | None:
-        pool = self._free[size <= SMALL_LIMIT]
-        place = bisect_left(pool, ((size, 0, 0),))
-        if place == len(pool):
+    def _find(self, pool: Pool, size: int, stream: int) -> Block | None:
+        settings = self.settings
+        if settings.collection_threshold and self._allowed is not None:
+            pool.searches += 1
+        place = self._fitting(pool, size, stream)
+        if place is None:
             return None
-        block = pool.pop(place)[1]
-        if block.split():
-            self._statistics.inactive_split.add(-block.size)
+        block = pool.free[place][1]
+        # Blocks above the limit are kept whole, for requests that are about as large.
+        if size < settings.max_split <= block.size:
+            return None
+        if size >= settings.max_split and block.size >= size + settings.max_non_split_rounding:
+            return None
+        del pool.free[place]
         return block
 
-    def _grow(self, size: int, request: int) -> Block:
-        wanted = segment_size(size)
-        state = self._statistics
-        if not self._fits(wanted):
+    def _fitting(self, pool: Pool, size: int, stream: int) -> int | None:
+        """The place of the first free block that is large enough."""
+        free, place = pool.free, pool.first(stream, size)
+
+        def ours(place: int) -> bool:
+            return place < len(free) and free[place][1].stream == stream
+
+        if not ours(place):
+            return None
+        if free[place][1].range is None:
+            return place
+        if not self.settings.expandable:
+            place += 1
+            while ours(place) and free[place][1].range is not None:
+                place += 1
+            return place if ours(place) else None
+        while (
+            free[place][1].range is not None
+            and ours(place + 1)
+            and reach(free[place + 1][1]) < reach(free[place][1])
+        ):
+            place += 1
+        return place
+
+    def _grow(self, pool: Pool, size: int, stream: int, request: int) -> Block:
+        settings, state = self.settings, self._statistics
+        if settings.collection_threshold and self._allowed is not None:
+            self._collect(self._allowed)
+        wanted = segment_size(size, settings.large_segment)
+        if settings.rejects and state.reserved.current + wanted > settings.fraction * self.capacity:
+            state.rejections += 1
+            raise CapacityExceeded(rejection(request))
+        block = self._obtain(pool, size, stream, wanted)
+        if block is None and self._release_oversize(pool, size, stream):
+            block = self._obtain(pool, size, stream, wanted)
+        if block is None:
             self._release_cached()
             state.retries += 1
-            if not self._fits(wanted):
-                state.ooms += 1
-                raise CapacityExceeded(request, wanted, self.capacity, state)
-        self._segments += 1
-        state.reserved.add(wanted)
-        state.segments.add(1)
-        state.device_allocations += 1
-        return Block(size <= SMALL_LIMIT, wanted, self._segments, 0)
-
-    def _fits(self, segment: int) -> bool:
-        return self._statistics.reserved.current + segment <= self.capacity * self.fraction
-
-    def _take(self, block: Block, size: int) -> Block:
-        rest = block.size - size
-        block.free = False
-        # A large block is handed out whole unless more than 1 MiB would be left.
-        if rest < MIN_BLOCK if block.small else rest <= SMALL_LIMIT:
-            return block
-        remainder = Block(
-            block.small, rest, block.segment, block.offset + size, 0, True, block, block.following
-        )
-        if remainder.following is not None:
-            remainder.following.previous = remainder
-        block.following = remainder
-        block.size = size
-        self._insert(remainder)
+            block = self._obtain(pool, size, stream, wanted)
+        if block is None:
+            state.ooms += 1
+            raise CapacityExceeded(exhaustion(wanted, self._memory, self._allowed, state))
         return block
 
-    def _return(self, block: Block) -> None:
+    def _obtain(self, pool: Pool, size: int, stream: int, wanted: int) -> Block | None:
+        """A new segment, or more of an expandable one, if the device has the memory."""
+        allowed = self._allowed
+        if allowed is not None and self._statistics.reserved.current + wanted > allowed:
+            return None
+        if self.settings.expandable:
+            return self._ranges.obtain(pool, stream, size, self.settings.large_segment)
+        if not self._memory.take(up(wanted, DEVICE_PAGE)):
+            return None
+        self._reserve(pool, wanted)
+        self._count_segment(pool, wanted, 1)
+        return Block(pool, stream, wanted, self._next_segment(), 0)
+
+    def _next_segment(self) -> int:
+        self._segments += 1
+        return self._segments
+
+    def _reserve(self, pool: Pool, size: int) -> None:
+        """Counts memory that the device gave, or took back if `size` is negative."""
         state = self._statistics
-        state.allocated.add(-block.size)
-        state.requested.add(-block.requested)
-        state.blocks.add(-1)
-        state.frees += 1
-        block.free, block.requested = True, 0
-        before, after = block.previous, block.following
-        if before is not None and before.free:
-            self._remove(before)
-            block.offset, block.size = before.offset, block.size + before.size
-            block.previous = before.previous
-            if block.previous is not None:
-                block.previous.following = block
-        if after is not None and after.free:
-            self._remove(after)
-            block.size += after.size
-            block.following = after.following
-            if block.following is not None:
-                block.following.previous = block
-        self._insert(block)
+        state.reserved.add(size)
+        pool.counters.reserved.add(size)
+        if size > 0:
+            state.device_allocations += 1
+        else:
+            state.device_frees += 1
 
-    def _insert(self, block: Block) -> None:
-        insort(self._free[block.small], (block.key(), block))
-        if block.split():
-            self._statistics.inactive_split.add(block.size)
+    def _count_segment(self, pool: Pool, size: int, change: int) -> None:
+        self._statistics.segments.add(change)
+        pool.counters.segments.add(change)
+        if size >= self.settings.max_split:
+            self._statistics.oversize_segments.add(change)
 
-    def _remove(self, block: Block) -> None:
-        pool = self._free[block.small]
-        del pool[bisect_left(pool, (block.key(),))]
-        self._statistics.inactive_split.add(-block.size)
+    def _take(self, block: Block, size: int) -> Block:
+        """Hands a free block out, without what it has too much."""
+        block.allocated = True
+        split, rest = block.split, block.size - size
+        if not self._divides(block, size):
+            if split:
+                self._count_split(block, -block.size, -1)
+            return block
+        remainder = block.piece(rest, block.offset + size)
+        remainder.splice(block, block.following)
+        block.size = size
+        block.pool.insert(remainder)
+        if split:
+            self._count_split(block, -size, 0)
+        else:
+            self._count_split(block, rest, 1)
+        return block
+
+    def _divides(self, block: Block, size: int) -> bool:
+        rest = block.size - size
+        if block.pool.small or self.settings.expandable:
+            return rest >= MIN_BLOCK
+        # A large block is handed out whole unless more than 1 MiB would be left.
+        return size < self.settings.max_split and rest > SMALL_LIMIT
+
+    def _count_split(self, block: Block, size: int, number: int) -> None:
+        if block.range is not None:
+            return
+        for counters in (self._statistics, block.pool.counters):
+            counters.inactive_split.add(size)
+            counters.inactive_blocks.add(number)
+
+    def _return(self, block: Block) -> None:
+        block.allocated = False
+        for counters in (self._statistics, block.pool.counters):
+            counters.blocks.add(-1)
+            counters.allocated.add(-block.size)
+        if block.size >= self.settings.max_split:
+            self._statistics.oversize_blocks.add(-1)
+        if block.uses:
+            self._busy.append(block)
+        else:
+            self._put_back(block)
+
+    def _release_busy(self) -> None:
+        """The emulated streams are always done with what they were given."""
+        while self._busy:
+            block = self._busy.popleft()
+            block.uses = None
+            self._put_back(block)
+
+    def _put_back(self, block: Block) -> None:
+        pool, size, requested = block.pool, block.size, block.requested
+        block.requested = 0
+        merged = [pool.merge(block, block.previous), pool.merge(block, block.following)]
+        pool.insert(block)
+        gained = block.size if block.split else 0
+        number = int(block.split) - sum(other > 0 for other in merged)
+        self._count_split(block, gained - sum(merged), number)
+        for counters in (self._statistics, pool.counters):
+            counters.active_blocks.add(-1)
+            counters.active.add(-size)
+            counters.requested.add(-requested)
+
+    def _release(self, block: Block) -> None:
+        """Gives an unsplit cached block back to the device."""
+        block.pool.remove(block)
+        self._memory.used -= up(block.size, DEVICE_PAGE)
+        self._reserve(block.pool, -block.size)
+        self._count_segment(block.pool, block.size, -1)
 
     def _release_cached(self) -> None:
-        state = self._statistics
-        for small in (False, True):
-            kept = []
-            for key, block in self._free[small]:
-                if block.split():
-                    kept.append((key, block))
-                    continue
-                state.reserved.add(-block.size)
-                state.segments.add(-1)
-                state.device_frees += 1
-            self._free[small] = kept
+        self._statistics.synchronisations += 1
+        self._release_busy()
+        for pool in (self._large, self._small):
+            blocks = [block for _, block in pool.free]
+            for block in blocks:
+                if block.range is None and not block.split:
+                    self._release(block)
+            for block in blocks:
+                if block.range is not None:
+                    self._ranges.unmap(block)
+
+    def _release_oversize(self, pool: Pool, size: int, stream: int) -> bool:
+        """Gives back blocks that are never split, if that makes room for a request."""
+        limit = self.settings.max_split
+        if limit == UNLIMITED:
+            return False
+        wanted = max(size, limit)
+        place = pool.first(stream, wanted)
+        if place < len(pool.free):
+            block = pool.free[place][1]
+            if block.stream == stream and block.range is None:
+                self._release(block)
+                return True
+        released = 0
+        for _, block in reversed(pool.free[:place]):
+            if released >= wanted or block.size < limit or block.stream != stream:
+                break
+            if block.range is None:
+                released += block.size
+                self._release(block)
+        return released >= wanted
+
+    def _collect(self, allowed: int) -> None:
+        """Gives back the large blocks that were not used for the longest time."""
+        limit = int(self.settings.collection_threshold * allowed)
+        excess = self._statistics.reserved.current - limit
+        pool = self._large
+        idle = [block for _, block in pool.free if not block.split]
+        age = sum(pool.searches - block.since for block in idle)
+        while excess > 0 and idle:
+            mean = age / len(idle)
+            old = [b for b in idle if b.range is None and pool.searches - b.since >= mean]
+            if not old:
+                return
+            for block in old:
+                idle.remove(block)
+                age -= pool.searches - block.since
+                excess -= block.size
+                self._release(block)

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from oomlint.verify.allocator import Counter, Statistics
 from oomlint.verify.device import CUDA, Device
+from oomlint.verify.statistics import Statistics
 
 NAME = "emulated CUDA device (oomlint)"
 CAPABILITY = (9, 0)
@@ -121,28 +121,7 @@ def properties(device: Device) -> SimpleNamespace:
 
 def memory_stats(device: Device) -> OrderedDict[str, int]:
     """The statistics under torch's own names."""
-    state = device.allocator.statistics()
-    named: dict[str, Counter] = {
-        "allocated_bytes": state.allocated,
-        "active_bytes": state.allocated,
-        "requested_bytes": state.requested,
-        "reserved_bytes": state.reserved,
-        "inactive_split_bytes": state.inactive_split,
-        "allocation": state.blocks,
-        "active": state.blocks,
-        "segment": state.segments,
-    }
-    found: dict[str, int] = {}
-    for name, counter in named.items():
-        found[f"{name}.all.current"] = counter.current
-        found[f"{name}.all.peak"] = counter.peak
-    found["allocation.all.allocated"] = state.allocations
-    found["allocation.all.freed"] = state.frees
-    found["num_alloc_retries"] = state.retries
-    found["num_ooms"] = state.ooms
-    found["num_device_alloc"] = state.device_allocations
-    found["num_device_free"] = state.device_frees
-    return OrderedDict(sorted(found.items()))
+    return OrderedDict(device.allocator.statistics().named())
 
 
 def install(device: Device) -> None:
@@ -159,7 +138,7 @@ def install(device: Device) -> None:
         allocator.fraction = fraction
 
     def memory_info(device: Any = None) -> tuple[int, int]:
-        return allocator.capacity - now().reserved.current, allocator.capacity
+        return allocator.available, allocator.capacity
 
     def summary(device_: Any = None, abbreviated: bool = False) -> str:
         return "\n".join(f"{name:40} {value}" for name, value in memory_stats(device).items())
@@ -181,7 +160,7 @@ def install(device: Device) -> None:
         "reset_peak_memory_stats": lambda device=None: allocator.reset_peak(),
         "reset_max_memory_allocated": lambda device=None: allocator.reset_peak(),
         "reset_max_memory_cached": lambda device=None: allocator.reset_peak(),
-        "reset_accumulated_memory_stats": nothing(),
+        "reset_accumulated_memory_stats": lambda device=None: now().reset_accumulated(),
         "set_per_process_memory_fraction": set_fraction,
         "get_per_process_memory_fraction": lambda device=None: allocator.fraction,
         "get_allocator_backend": lambda: "native",

@@ -74,7 +74,7 @@ class Device:
         os.register_at_fork(after_in_child=self.poison)
 
     def poison(self) -> None:
-        self.poisoned = self.allocator.statistics().allocations > 0
+        self.poisoned = self.allocator.statistics().blocks.gained > 0
 
     def note_launch(self) -> None:
         """An operation begins on the device; with CUDA_LAUNCH_BLOCKING the host waits for it."""

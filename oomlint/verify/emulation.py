@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from oomlint.verify import cuda_api, mixed_precision, process_groups
-from oomlint.verify.allocator import GIB, Allocator
+from oomlint.verify.allocator import Allocator
 from oomlint.verify.device import (
     CPU,
     CUDA,
@@ -26,6 +26,7 @@ from oomlint.verify.device import (
     on_device,
     target,
 )
+from oomlint.verify.sizes import GIB
 
 DEFAULT_CAPACITY = 80 * GIB
 
