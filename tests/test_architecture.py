@@ -30,7 +30,9 @@ LAYERS = {
     "settings": {"effects", "errors", "keys", "patterns"},
     "analysis": {"effects", "source", "rule", "errors"},
     "registry": {"errors", "rule"},
+    "pages": {"rule"},
     "syntax": {"analysis"},
+    "fingerprints": {"source"},
     "gate": {"rule"},
     "suppressions": {"rule", "source"},
     "selection": {"errors", "registry", "rule", "settings"},
@@ -49,7 +51,17 @@ LAYERS = {
     "cache": {"linter", "registry", "rule", "settings"},
     "workers": {"settings"},
     "tree": {"cache", "fixer", "linter", "selection", "settings", "source", "workers"},
-    "reports": {"keys", "linter", "registry", "rule", "settings", "source", "suppressions"},
+    "baseline": {"errors", "fingerprints", "keys", "linter", "source"},
+    "reports": {
+        "fingerprints",
+        "keys",
+        "linter",
+        "registry",
+        "rule",
+        "settings",
+        "source",
+        "suppressions",
+    },
 }
 # The outer layers may use all of the above, but never each other.
 OUTER = {"cli", "lsp", "verify"}
@@ -185,10 +197,15 @@ def test_interrupt_ends_with_130_and_no_traceback(project: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
+        # Who runs the tests in the background of a shell ignores it, and so would this process.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    time.sleep(1)
-    os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    try:
+        time.sleep(1)
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+    finally:
+        process.kill()
     assert (process.returncode, out, err.strip()) == (130, b"", b"")
 
 
