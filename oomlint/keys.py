@@ -17,7 +17,20 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-FORMATS = ("full", "concise", "json")
+# Formats for people, which end with a summary, and those that hold a document and nothing else.
+TEXT_FORMATS = ("full", "concise", "grouped")
+MACHINE_FORMATS = (
+    "json",
+    "json-lines",
+    "github",
+    "gitlab",
+    "sarif",
+    "junit",
+    "pylint",
+    "rdjson",
+    "azure",
+)
+FORMATS = TEXT_FORMATS + MACHINE_FORMATS
 FAIL_ON = ("error", "warning", "advice")
 
 
@@ -90,6 +103,7 @@ KEYS: dict[str, Callable[[object], Any]] = {
     "fail-on": one_of(FAIL_ON),
     "torch-version": torch_release,
     "cache-dir": text,
+    "baseline": text,
 }
 
 
@@ -171,3 +185,11 @@ def shown_path(path: Path) -> str:
     absolute, here = os.path.abspath(path), os.getcwd()
     below = absolute.startswith(here.rstrip(os.sep) + os.sep)
     return os.path.relpath(absolute, here) if below else absolute
+
+
+def relative_name(path: Path, root: Path) -> str:
+    """A path with slashes, relative to `root` when it lies below it."""
+    absolute, top = os.path.abspath(path), os.path.abspath(root)
+    if absolute.startswith(top.rstrip(os.sep) + os.sep):
+        absolute = os.path.relpath(absolute, top)
+    return absolute.replace(os.sep, "/")

@@ -100,6 +100,7 @@ class Settings:
     unsafe_fixes: bool | None = None
     fail_on: str = "advice"
     cache_dir: Path | None = None
+    baseline: Path | None = None
 
     @property
     def taught_words(self) -> tuple[str, ...]:
@@ -134,7 +135,7 @@ def build(root: Path, is_project: bool, source: Path | None, tables: Iterable[Ta
     def last(key: str, default: Any) -> Any:
         return merged[key][0] if key in merged else default
 
-    cache_dir = merged.get("cache-dir")
+    cache_dir, baseline = merged.get("cache-dir"), merged.get("baseline")
     return Settings(
         root=root,
         base=Path(tables[0].base) if source and tables else root,
@@ -153,6 +154,8 @@ def build(root: Path, is_project: bool, source: Path | None, tables: Iterable[Ta
         unsafe_fixes=last("unsafe-fixes", None),
         fail_on=last("fail-on", "advice"),
         cache_dir=Path(cache_dir[1].base, os.path.expanduser(cache_dir[0])) if cache_dir else None,
+        # An empty one switches off what a settings file names.
+        baseline=Path(baseline[1].base, baseline[0]) if baseline and baseline[0] else None,
     )
 
 

@@ -68,7 +68,10 @@ def test_options_may_follow_paths(project: Path) -> None:
         (["check", "--select", "fak1"], "error: command line: unknown rule selector `fak1`"),
         (["check", "--diff", "--statistics"], "`--diff` cannot be used with `--statistics`"),
         (["check", "--config", "nope.toml"], "is neither a file nor a setting"),
-        (["check", "--config", "selekt = []"], "unknown key `selekt`; the keys are cache-dir,"),
+        (
+            ["check", "--config", "selekt = []"],
+            "unknown key `selekt`; the keys are baseline, cache-dir,",
+        ),
         (["check", "--config", "preview = 1"], "`preview` must be true or false"),
         (["check", "--isolated", "--config", "pyproject.toml"], "cannot be used with `--isolated`"),
         (["check", "--per-file-ignores", "a.py"], "is not of the form PATTERN:RULE"),

@@ -24,11 +24,17 @@ def codes(found: Settings) -> set[str]:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ("selekt = []", "pyproject.toml:2: unknown key `selekt`; the keys are cache-dir, effects,"),
+        (
+            "selekt = []",
+            "pyproject.toml:2: unknown key `selekt`; the keys are baseline, cache-dir, effects,",
+        ),
         ("select = 'A'", "pyproject.toml:2: `select` must be a list of strings"),
         ("\n\nselect = [1]", "pyproject.toml:4: `select` must be a list of strings"),
         ("preview = 'yes'", "pyproject.toml:2: `preview` must be true or false"),
-        ("output-format = 'xml'", "`output-format` must be one of `full`, `concise`, `json`"),
+        (
+            "output-format = 'xml'",
+            "`output-format` must be one of `full`, `concise`, `grouped`, `json`",
+        ),
         ("fail-on = 'never'", "`fail-on` must be one of `error`, `warning`, `advice`"),
         ("torch-version = 2.4", '`torch-version` must be a release as a string, such as "2.4"'),
         ("torch-version = 'two'", '`torch-version` must be a release as a string, such as "2.4"'),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,9 +23,12 @@ from oomlint.cli.options import (
 from oomlint.cli.summary import Outcome, exit_code, summary_lines
 from oomlint.errors import OomlintError
 from oomlint.files import Found, find_files
-from oomlint.keys import shown_path
+from oomlint.keys import MACHINE_FORMATS, shown_path
 from oomlint.reports.report import Report, Texts
 from oomlint.settings import Settings, SettingsFinder
+
+if TYPE_CHECKING:
+    from oomlint.rule import Rule
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -82,9 +87,27 @@ def check_tree(options: Options, finder: SettingsFinder, settings: Settings) -> 
 
         outcome = fix_tree(options, settings, found, checked)
     verbose(options, found, checked.cached, time.perf_counter() - started, settings)
-    if not options.diff:
-        report(options, settings, outcome, Texts())
+    if options.diff:
+        return outcome
+    texts = Texts()
+    outcome = without_known(options, settings, outcome, texts, found.files)
+    report(options, settings, outcome, texts)
     return outcome
+
+
+def without_known(
+    options: Options,
+    settings: Settings,
+    outcome: Outcome,
+    texts: Texts,
+    files: Iterable[tuple[str, Settings]],
+) -> Outcome:
+    """The outcome after `--baseline` and `--write-baseline`."""
+    if settings.baseline is None and options.write_baseline is None:
+        return outcome
+    from oomlint.cli.baselines import against_baseline
+
+    return against_baseline(options, settings, outcome, texts, files)
 
 
 def verbose(
@@ -115,13 +138,20 @@ def report(
     if options.silent or (options.fix_only and not options.show_fixes):
         return
     to_file = options.output_file is not None
-    is_machine = settings.output_format == "json"
+    is_machine = settings.output_format in MACHINE_FORMATS
     color = (
         not to_file
         and not is_machine
         and wants_color(options.color, sys.stderr if err else sys.stdout)
     )
-    data = Report(outcome.results, texts, bool(settings.unsafe_fixes), color)
+    data = Report(
+        outcome.results,
+        texts,
+        bool(settings.unsafe_fixes),
+        color,
+        root=source_root(os.getcwd()),
+        rules=documented(settings),
+    )
     lines: Iterable[str] = () if options.fix_only else body(options, settings, data)
     if not is_machine and not options.quiet:
         lines = [*lines, *summary_lines(outcome, options, data)]
@@ -134,17 +164,27 @@ def body(options: Options, settings: Settings, data: Report) -> Iterator[str]:
         from oomlint.reports import statistics
 
         return statistics.render(data, chosen == "json")
-    if chosen == "json":
-        from oomlint.reports import json
+    module = importlib.import_module(f"oomlint.reports.{chosen.replace('-', '_')}")
+    lines: Iterator[str] = module.render(data)
+    return lines
 
-        return json.render(data)
-    if chosen == "concise":
-        from oomlint.reports import concise
 
-        return concise.render(data)
-    from oomlint.reports import full
+def documented(settings: Settings) -> tuple[type[Rule], ...]:
+    """The rules that are on, for the one format that lists them: no other must import them."""
+    if settings.output_format != "sarif":
+        return ()
+    from oomlint.selection import select
 
-    return full.render(data)
+    return select(settings).rules
+
+
+def source_root(folder: str) -> Path:
+    """Where names in reports for CI start: GitLab's checkout, the repository, or `folder`."""
+    checkout = os.environ.get("CI_PROJECT_DIR")
+    if checkout and f"{folder}{os.sep}".startswith(f"{checkout.rstrip(os.sep)}{os.sep}"):
+        return Path(checkout)
+    above = (folder, *map(str, Path(folder).parents))
+    return Path(next((top for top in above if os.path.exists(f"{top}/.git")), folder))
 
 
 def write_lines(options: Options, lines: Iterable[str], color: bool, err: bool = False) -> None:

@@ -48,6 +48,8 @@ class Options:
     show_fixes: bool = False
     output_format: str | None = None
     output_file: str | None = None
+    baseline: str | None = None
+    write_baseline: str | None = None
     statistics: bool = False
     show_files: bool = False
     stdin_filename: str | None = None
@@ -112,6 +114,10 @@ CHECK_OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="How findings are written.",
     ),
     click.option("-o", "--output-file", metavar="FILE", help="Write the report to a file."),
+    click.option("--baseline", metavar="FILE", help="Report only what this file does not know."),
+    click.option(
+        "--write-baseline", metavar="FILE", help="Write all findings to a file, as known ones."
+    ),
     click.option("--statistics", is_flag=True, help="Count findings by rule."),
     click.option("--show-files", is_flag=True, help="List the files that would be checked."),
     click.option("--stdin-filename", metavar="FILE", help="The name of what comes on stdin."),
@@ -151,6 +157,8 @@ def conflict(options: Options) -> str | None:
     pairs = (
         ("--diff", options.diff, "--show-fixes", options.show_fixes),
         ("--diff", options.diff, "--statistics", options.statistics),
+        ("--diff", options.diff, "--write-baseline", bool(options.write_baseline)),
+        ("--write-baseline", bool(options.write_baseline), "--baseline", bool(options.baseline)),
         ("--exit-zero", options.exit_zero, "--exit-non-zero-on-fix", options.exit_non_zero_on_fix),
         ("--quiet", options.quiet, "--verbose", options.verbose),
         ("--silent", options.silent, "--verbose", options.verbose),
@@ -209,7 +217,7 @@ def overrides(options: Options) -> Table:
     for name in ("force_exclude", "respect_gitignore", "preview", "unsafe_fixes"):
         given[name] = getattr(options, name)
     given |= {"output_format": options.output_format, "fail_on": options.fail_on}
-    given["cache_dir"] = options.cache_dir
+    given |= {"cache_dir": options.cache_dir, "baseline": options.baseline}
     keyed = {key.replace("_", "-"): value for key, value in given.items() if value is not None}
     return checked_table(keyed, "command line", os.getcwd(), lambda key, *outer: f"--{key}")
 

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from oomlint.cli.check import report, warn
+from oomlint.cli.check import report, warn, without_known
 from oomlint.cli.fix import print_diff, say_would_fix
 from oomlint.cli.options import Options
 from oomlint.cli.summary import Outcome
@@ -39,8 +39,10 @@ def check_stdin(options: Options, finder: SettingsFinder, run_settings: Settings
         report(options, run_settings, outcome, Texts({path: None}), err=writes_text)
         return outcome
     if not options.changes_text:
+        texts, files = Texts({path: source}), ((str(path), settings),)
         outcome = Outcome((check_source(source, settings),))
-        report(options, run_settings, outcome, Texts({path: source}))
+        outcome = without_known(options, run_settings, outcome, texts, files)
+        report(options, run_settings, outcome, texts)
         return outcome
     fixed = fix_text(source, settings, bool(run_settings.unsafe_fixes))
     warn(options, fixed.refusals)
@@ -52,8 +54,10 @@ def check_stdin(options: Options, finder: SettingsFinder, run_settings: Settings
     write_bytes(source.encode(fixed.text))
     after = Source(path, fixed.text, source.encoding, source.bom)
     done = ((path, fixed.applied),) if fixed.applied else ()
+    texts = Texts({path: after})
     outcome = Outcome((fixed.result,), done)
-    report(options, run_settings, outcome, Texts({path: after}), err=True)
+    outcome = without_known(options, run_settings, outcome, texts, ((str(path), settings),))
+    report(options, run_settings, outcome, texts, err=True)
     return outcome
 
 

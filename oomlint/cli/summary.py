@@ -28,6 +28,8 @@ class Outcome:
     fixed: tuple[tuple[Path, tuple[Finding, ...]], ...] = ()
     # Whether `--diff` had anything to show.
     differs: bool = False
+    # Findings that a baseline holds, which are not among the results.
+    known: int = 0
 
     @property
     def remaining(self) -> list[Finding]:
@@ -66,6 +68,8 @@ def summary_lines(outcome: Outcome, options: Options, report: Report) -> Iterato
         return
     if options.statistics:
         return
+    if outcome.known:
+        yield f"{counted(outcome.known, 'known finding')} not shown."
     remaining = len(outcome.remaining) + outcome.problems
     if not remaining:
         fixed = outcome.fixed_count

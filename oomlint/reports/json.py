@@ -18,13 +18,16 @@ Object = dict[str, Any]
 
 
 def render(report: Report) -> Iterator[str]:
-    objects = []
+    yield json.dumps(list(objects(report)), indent=2, ensure_ascii=True)
+
+
+def objects(report: Report) -> Iterator[Object]:
     for result in report.results:
         source = report.texts.get(result.path)
-        objects += [finding_object(result, finding, source) for finding in result.findings]
+        for finding in result.findings:
+            yield finding_object(result, finding, source)
         if result.problem is not None:
-            objects.append(problem_object(result, result.problem))
-    yield json.dumps(objects, indent=2, ensure_ascii=True)
+            yield problem_object(result, result.problem)
 
 
 def finding_object(result: FileResult, finding: Finding, source: Source | None) -> Object:
@@ -106,5 +109,5 @@ def place(row: int, column: int) -> Object:
     return {"row": row, "column": column}
 
 
-def printable_path(path: Path) -> str:
+def printable_path(path: Path | str) -> str:
     return str(path).encode("utf-8", "replace").decode("utf-8")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from oomlint.keys import shown_path
 from oomlint.linter import FileResult
-from oomlint.rule import Fix, Safety
+from oomlint.rule import Fix, Rule, Safety
 from oomlint.source import Source, Unreadable, read
 
 
@@ -29,7 +29,10 @@ class Texts:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`unsafe` tells whether unsafe fixes would be applied now."""
+    """`unsafe` tells whether unsafe fixes would be applied now.
+
+    Names in machine formats are relative to `root`; `rules` are those that are on.
+    """
 
     results: tuple[FileResult, ...]
     texts: Texts
@@ -37,6 +40,8 @@ class Report:
     color: bool = False
     # A path as the user sees it.
     show: Callable[[Path], str] = shown_path
+    root: Path = field(default_factory=Path.cwd)
+    rules: tuple[type[Rule], ...] = ()
 
     def applies(self, fix: Fix | None) -> bool:
         return fix is not None and (self.unsafe or fix.safety is Safety.SAFE)
