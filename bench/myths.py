@@ -550,7 +550,7 @@ def child(name: str, device: str) -> None:
     if device == "emulated":
         from oomlint.verify import emulation
 
-        emulation.install(chosen.capacity or emulation.DEFAULT_CAPACITY)
+        emulation.install(chosen.capacity)
     elif chosen.capacity is not None:
         total = torch.cuda.get_device_properties(0).total_memory
         torch.cuda.set_per_process_memory_fraction(chosen.capacity / total)

@@ -16,6 +16,11 @@ import click
 from oomlint.cli import global_options, wants_color
 from oomlint.errors import OomlintError
 
+# The profiles of the emulated device, which are not imported for a help text.
+GPUS = (
+    *("A10G", "A100", "A100-40GB", "H100", "H200", "L4", "L40S"),
+    *("RTX3090", "RTX4090", "T4", "V100"),
+)
 UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 
 
@@ -74,6 +79,11 @@ class Size(click.ParamType):  # type: ignore[type-arg]
     show_default=True,
     help="Processes that run the script together, as under torchrun.",
 )
+@click.option(
+    "--gpu",
+    type=click.Choice(GPUS, case_sensitive=False),
+    help="What the emulated device stands for.",
+)
 @click.option("--capacity", type=Size(), help="Memory of the emulated device: 24GiB.")
 @click.option(
     "--allow-writes",
@@ -111,6 +121,7 @@ def verify(ctx: click.Context, /, file: Path, arguments: tuple[str, ...], **give
         memory=given["memory_limit"],
         device=given["device"],
         capacity=given["capacity"],
+        gpu=given["gpu"],
         writes=given["allow_writes"],
         python=given["python"] or sys.executable,
         ranks=given["ranks"],

@@ -39,6 +39,7 @@ class Order:
     seed: int
     device: str  # auto, cuda or emulated
     capacity: int | None = None
+    gpu: str | None = None  # a name of profiles.PROFILES
     writes: bool = False  # whether the script may write where it likes
     region: Region | None = None
     iterations: bool = True  # whether the region's iterations may stand for steps
@@ -148,8 +149,10 @@ def emulate(order: Order, journal: Journal) -> Any:
 
     try:
         from oomlint.verify import emulation
+        from oomlint.verify.profiles import EMULATED, PROFILES
 
-        return emulation.install(order.capacity or emulation.DEFAULT_CAPACITY)
+        profile = EMULATED if order.gpu is None else PROFILES[order.gpu]
+        return emulation.install(order.capacity, profile)
     except (AttributeError, ImportError, RuntimeError) as error:
         message = f"the emulated device does not work with torch {torch.__version__} ({error})"
         journal.end(Ending(record.UNUSABLE, f"{message}; torch {TESTED_TORCH} does"))

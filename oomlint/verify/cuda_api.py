@@ -2,93 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 
+from oomlint.verify import streams
+from oomlint.verify.allocator_settings import parse
 from oomlint.verify.device import CUDA, Device
+from oomlint.verify.profiles import properties
 from oomlint.verify.statistics import Statistics
-
-NAME = "emulated CUDA device (oomlint)"
-CAPABILITY = (9, 0)
-PROCESSORS = 132
-
-
-class Stream:
-    """Work on the emulated device is done at once, so a stream only has an identity."""
-
-    device = CUDA
-    device_index = 0
-    cuda_stream = 0
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.stream_id = 0
-
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        return None
-
-    def is_capturing(self) -> bool:
-        return False
-
-    def query(self) -> bool:
-        return True
-
-    def synchronize(self) -> None:
-        return None
-
-    def wait_event(self, event: Any) -> None:
-        return None
-
-    def wait_stream(self, stream: Any) -> None:
-        return None
-
-    def record_event(self, event: Any = None) -> Event:
-        recorded: Event = event or Event()
-        recorded.record(self)
-        return recorded
-
-
-class Event:
-    """A moment on the host's clock."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.moment = 0.0
-
-    def record(self, stream: Any = None) -> None:
-        self.moment = time.perf_counter()
-
-    def elapsed_time(self, end: Event) -> float:
-        """Milliseconds up to `end`."""
-        return (end.moment - self.moment) * 1000
-
-    def query(self) -> bool:
-        return True
-
-    def synchronize(self) -> None:
-        return None
-
-    def wait(self, stream: Any = None) -> None:
-        return None
-
-
-class Scope:
-    """Stands for torch.cuda.device, device_of, stream and StreamContext: one device, one stream."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.idx = 0
-
-    def __enter__(self) -> Scope:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        return None
+from oomlint.verify.streams import Event, Scope, Stream, StreamScope
 
 
 class Generators:
@@ -100,32 +25,8 @@ class Generators:
         return getattr(torch.default_generator, name)
 
 
-def properties(device: Device) -> SimpleNamespace:
-    return SimpleNamespace(
-        name=NAME,
-        major=CAPABILITY[0],
-        minor=CAPABILITY[1],
-        total_memory=device.allocator.capacity,
-        multi_processor_count=PROCESSORS,
-        max_threads_per_multi_processor=2048,
-        warp_size=32,
-        regs_per_multiprocessor=65536,
-        shared_memory_per_block=49152,
-        is_integrated=False,
-        is_multi_gpu_board=False,
-        L2_cache_size=50 * 1024 * 1024,
-        gcnArchName=NAME,
-        uuid="00000000-0000-0000-0000-000000000000",
-    )
-
-
-def memory_stats(device: Device) -> OrderedDict[str, int]:
-    """The statistics under torch's own names."""
-    return OrderedDict(device.allocator.statistics().named())
-
-
-def install(device: Device) -> None:
-    allocator = device.allocator
+def install(emulated: Device) -> None:
+    allocator, profile = emulated.allocator, emulated.profile
 
     def now() -> Statistics:
         return allocator.statistics()
@@ -135,13 +36,20 @@ def install(device: Device) -> None:
         return lambda *args, **kwargs: None
 
     def set_fraction(fraction: float, device: Any = None) -> None:
+        if not isinstance(fraction, float):
+            raise TypeError("Invalid type for fraction argument, must be `float`")
+        if not 0 <= fraction <= 1:
+            raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
         allocator.fraction = fraction
+
+    def set_settings(env: str) -> None:
+        allocator.settings = parse(env)
 
     def memory_info(device: Any = None) -> tuple[int, int]:
         return allocator.available, allocator.capacity
 
-    def summary(device_: Any = None, abbreviated: bool = False) -> str:
-        return "\n".join(f"{name:40} {value}" for name, value in memory_stats(device).items())
+    def memory_stats(device: Any = None) -> OrderedDict[str, int]:
+        return OrderedDict(now().named())
 
     def seed(value: int) -> None:
         torch.default_generator.manual_seed(int(value))
@@ -153,8 +61,7 @@ def install(device: Device) -> None:
         "max_memory_reserved": lambda device=None: now().reserved.peak,
         "memory_cached": lambda device=None: now().reserved.current,
         "max_memory_cached": lambda device=None: now().reserved.peak,
-        "memory_stats": lambda device_=None: memory_stats(device),
-        "memory_summary": summary,
+        "memory_stats": memory_stats,
         "mem_get_info": memory_info,
         "empty_cache": allocator.empty_cache,
         "reset_peak_memory_stats": lambda device=None: allocator.reset_peak(),
@@ -165,22 +72,25 @@ def install(device: Device) -> None:
         "get_per_process_memory_fraction": lambda device=None: allocator.fraction,
         "get_allocator_backend": lambda: "native",
         "_record_memory_history": nothing(),
+        "_set_allocator_settings": set_settings,
     }
     others = {
         "is_available": lambda: True,
         "is_initialized": lambda: True,
         "init": nothing(),
         "_lazy_init": nothing(),
-        "_is_in_bad_fork": lambda: device.poisoned,
+        "_is_in_bad_fork": lambda: emulated.poisoned,
         "device_count": lambda: 1,
         "current_device": lambda: 0,
         "set_device": nothing(),
-        "get_device_name": lambda device=None: NAME,
-        "get_device_capability": lambda device=None: CAPABILITY,
-        "get_device_properties": lambda device_=None: properties(device),
-        "get_arch_list": lambda: ["sm_90"],
-        "is_bf16_supported": lambda including_emulation=True: True,
-        "is_tf32_supported": lambda: True,
+        "get_device_name": lambda device=None: profile.name,
+        "get_device_capability": lambda device=None: profile.capability,
+        "get_device_properties": lambda device=None: properties(profile, allocator.capacity),
+        "get_arch_list": lambda: ["sm_{}{}".format(*profile.capability)],
+        "is_bf16_supported": lambda including_emulation=True: (
+            including_emulation or profile.capability >= (8, 0)
+        ),
+        "is_tf32_supported": lambda: profile.capability >= (8, 0),
         "is_current_stream_capturing": lambda: False,
         "can_device_access_peer": lambda device=None, peer_device=None: False,
         "synchronize": nothing(),
@@ -188,14 +98,14 @@ def install(device: Device) -> None:
         "utilization": lambda device=None: 0,
         "device": Scope,
         "device_of": type("device_of", (Scope,), {}),
-        "stream": type("stream", (Scope,), {}),
-        "StreamContext": type("StreamContext", (Scope,), {}),
+        "stream": type("stream", (StreamScope,), {}),
+        "StreamContext": type("StreamContext", (StreamScope,), {}),
         "Stream": Stream,
         "ExternalStream": type("ExternalStream", (Stream,), {}),
         "Event": Event,
-        "current_stream": lambda device=None: Stream(),
-        "default_stream": lambda device=None: Stream(),
-        "set_stream": nothing(),
+        "current_stream": streams.current_stream,
+        "default_stream": streams.default_stream,
+        "set_stream": streams.set_stream,
         "manual_seed": seed,
         "manual_seed_all": lambda value: seed(value),
         "seed": lambda: torch.default_generator.seed(),
@@ -225,8 +135,8 @@ def install_accelerator(memory: dict[str, Any]) -> None:
         "current_device_idx": lambda: 0,
         "set_device_index": lambda device: None,
         "set_device_idx": lambda device: None,
-        "current_stream": lambda device=None: Stream(),
-        "set_stream": lambda stream: None,
+        "current_stream": lambda device=None: streams.current_stream(),
+        "set_stream": lambda stream: streams.set_stream(stream),
         "synchronize": lambda device=None: None,
         "get_memory_info": memory["mem_get_info"],
     }

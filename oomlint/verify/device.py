@@ -12,6 +12,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from oomlint.verify.allocator import Allocator, CapacityExceeded
+from oomlint.verify.profiles import EMULATED, Profile
+from oomlint.verify.streams import current
 
 CUDA = torch.device("cuda", 0)
 CPU = torch.device("cpu")
@@ -45,7 +47,7 @@ class Hold:
 
     def __init__(self, allocator: Allocator, size: int) -> None:
         self.allocator, self.size = allocator, size
-        self.block = allocator.malloc(size)
+        self.block = allocator.malloc(size, current.stream)
 
     def __del__(self) -> None:
         block = getattr(self, "block", None)
@@ -64,8 +66,9 @@ class State(threading.local):
 class Device:
     """The one emulated device of this process."""
 
-    def __init__(self, allocator: Allocator) -> None:
+    def __init__(self, allocator: Allocator, profile: Profile = EMULATED) -> None:
         self.allocator = allocator
+        self.profile = profile
         self.state = State()
         self.waits = 0  # how often the host would have waited for a real device
         self.blocking: bool | None = None  # read at the first operation, as CUDA does
@@ -102,6 +105,13 @@ class Device:
             setattr(storage, TAG, Hold(self.allocator, size))
         except CapacityExceeded as error:
             raise torch.OutOfMemoryError(str(error)) from None
+
+    def record_stream(self, tensor: torch.Tensor, stream: int) -> None:
+        """Keeps the tensor's memory from being reused at once when it is freed."""
+        for storage in storages(tensor):
+            hold = getattr(storage, TAG, None)
+            if hold is not None and hold.block is not None:
+                self.allocator.record_stream(hold.block, stream)
 
     @contextlib.contextmanager
     def placing(self, device: torch.device) -> Iterator[None]:

@@ -26,18 +26,16 @@ from oomlint.verify.device import (
     on_device,
     target,
 )
-from oomlint.verify.sizes import GIB
-
-DEFAULT_CAPACITY = 80 * GIB
+from oomlint.verify.profiles import EMULATED, Profile
 
 base_type: Callable[..., Any] = torch.Tensor.type
 # Registrations at the dispatcher end with the object that made them.
 registrations: list[Any] = []
 
 
-def install(capacity: int = DEFAULT_CAPACITY) -> Device:
+def install(capacity: int | None = None, profile: Profile = EMULATED) -> Device:
     """Makes torch see one CUDA device that runs on the CPU; cannot be undone in this process."""
-    device = Device(Allocator(capacity))
+    device = Device(Allocator(capacity or profile.memory), profile)
     patch_tensors(device)
     patch_constructors(device)
     patch_storages(device)
@@ -136,7 +134,7 @@ def patch_tensors(device: Device) -> None:
     base.tolist = tolist
     base.pin_memory = lambda self, device=None: self.clone()
     base.is_pinned = lambda self, device=None: False if on_device(self) else base_is_pinned(self)
-    base.record_stream = lambda self, stream: None
+    base.record_stream = lambda self, s: device.record_stream(self, s.stream_id)
     base.numpy, base.__array__ = guard(base.numpy), guard(base.__array__)
 
 

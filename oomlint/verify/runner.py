@@ -47,6 +47,7 @@ class Limits:
     memory: int | None = None
     device: str = "auto"
     capacity: int | None = None
+    gpu: str | None = None
     writes: bool = False
     python: str = sys.executable
     ranks: int = 1
@@ -87,6 +88,7 @@ def run_text(
             seed=limits.seed,
             device=limits.device,
             capacity=limits.capacity,
+            gpu=limits.gpu,
             writes=limits.writes,
             region=region,
             iterations=iterations,

@@ -1,0 +1,73 @@
+"""The GPUs that the emulated device can stand for: their memory and what scripts ask about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+from oomlint.verify.sizes import GIB, KIB, MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """`memory` is what CUDA calls the total capacity; it differs by some MiB between drivers."""
+
+    name: str
+    memory: int
+    capability: tuple[int, int]
+    processors: int
+    threads: int  # that one processor holds
+    cache: int  # bytes, second level
+
+
+def gib(size: float) -> int:
+    return int(size * GIB) // MIB * MIB
+
+
+EMULATED = Profile("emulated CUDA device (oomlint)", 80 * GIB, (9, 0), 132, 2048, 50 * MIB)
+# By the names that --gpu takes.
+PROFILES = {
+    "A10G": Profile("NVIDIA A10G", gib(22.06), (8, 6), 80, 1536, 6 * MIB),
+    "A100": Profile("NVIDIA A100-SXM4-80GB", gib(79.15), (8, 0), 108, 2048, 40 * MIB),
+    "A100-40GB": Profile("NVIDIA A100-SXM4-40GB", 42298834944, (8, 0), 108, 2048, 40 * MIB),
+    "H100": Profile("NVIDIA H100 80GB HBM3", 85017493504, (9, 0), 132, 2048, 50 * MIB),
+    "H200": Profile("NVIDIA H200", gib(139.81), (9, 0), 132, 2048, 60 * MIB),
+    "L4": Profile("NVIDIA L4", gib(22.03), (8, 9), 58, 1536, 48 * MIB),
+    "L40S": Profile("NVIDIA L40S", gib(44.4), (8, 9), 142, 1536, 96 * MIB),
+    "RTX3090": Profile("NVIDIA GeForce RTX 3090", gib(23.69), (8, 6), 82, 1536, 6 * MIB),
+    "RTX4090": Profile("NVIDIA GeForce RTX 4090", gib(23.64), (8, 9), 128, 1536, 72 * MIB),
+    "T4": Profile("Tesla T4", gib(14.74), (7, 5), 40, 1024, 4 * MIB),
+    "V100": Profile("Tesla V100-SXM2-32GB", gib(31.73), (7, 0), 80, 2048, 6 * MIB),
+}
+# Bytes of shared memory of one processor, and those that one block can opt into.
+SHARED = {
+    (7, 0): (96 * KIB, 96 * KIB),
+    (7, 5): (64 * KIB, 64 * KIB),
+    (8, 0): (164 * KIB, 163 * KIB),
+    (8, 6): (100 * KIB, 99 * KIB),
+    (8, 9): (100 * KIB, 99 * KIB),
+    (9, 0): (228 * KIB, 227 * KIB),
+}
+
+
+def properties(profile: Profile, capacity: int) -> SimpleNamespace:
+    """What torch.cuda.get_device_properties returns."""
+    shared, optional = SHARED[profile.capability]
+    return SimpleNamespace(
+        name=profile.name,
+        major=profile.capability[0],
+        minor=profile.capability[1],
+        total_memory=capacity,
+        multi_processor_count=profile.processors,
+        max_threads_per_multi_processor=profile.threads,
+        warp_size=32,
+        regs_per_multiprocessor=65536,
+        shared_memory_per_block=48 * KIB,
+        shared_memory_per_block_optin=optional,
+        shared_memory_per_multiprocessor=shared,
+        is_integrated=False,
+        is_multi_gpu_board=False,
+        L2_cache_size=profile.cache,
+        gcnArchName=profile.name,
+        uuid="00000000-0000-0000-0000-000000000000",
+    )

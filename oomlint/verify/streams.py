@@ -1,0 +1,137 @@
+"""Streams and events of the emulated device, whose work is done the moment that it is given."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from typing import Any
+
+import torch
+
+PLACE = torch.device("cuda", 0)
+POOL = 32  # CUDA's pool of streams is handed out in turn, again and again
+
+
+class Current(threading.local):
+    """The stream that the running thread gives its work to; 0 is the default one."""
+
+    stream: int = 0
+
+
+current = Current()
+made = itertools.count()
+
+
+class Stream:
+    """A stream only decides which memory is reused."""
+
+    device = PLACE
+    device_index = 0
+    device_type = 1
+
+    def __init__(self, *args: Any, stream_id: int | None = None, **kwargs: Any) -> None:
+        self.stream_id = next(made) % POOL + 1 if stream_id is None else stream_id
+        self.cuda_stream = self.stream_id
+        self.before: list[int] = []
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and other.stream_id == self.stream_id
+
+    def __hash__(self) -> int:
+        return hash(self.stream_id)
+
+    def __repr__(self) -> str:
+        return f"<torch.cuda.Stream device=cuda:0 cuda_stream={self.stream_id:#x}>"
+
+    def __enter__(self) -> Stream:
+        self.before.append(current.stream)
+        current.stream = self.stream_id
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        current.stream = self.before.pop()
+
+    def is_capturing(self) -> bool:
+        return False
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        return None
+
+    def wait_event(self, event: Any) -> None:
+        return None
+
+    def wait_stream(self, stream: Any) -> None:
+        return None
+
+    def record_event(self, event: Any = None) -> Event:
+        recorded: Event = event or Event()
+        recorded.record(self)
+        return recorded
+
+
+class Event:
+    """A moment on the host's clock."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.moment = 0.0
+
+    def record(self, stream: Any = None) -> None:
+        self.moment = time.perf_counter()
+
+    def elapsed_time(self, end: Event) -> float:
+        """Milliseconds up to `end`."""
+        return (end.moment - self.moment) * 1000
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        return None
+
+    def wait(self, stream: Any = None) -> None:
+        return None
+
+
+class Scope:
+    """Stands for torch.cuda.device and device_of: there is one device."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.idx = 0
+
+    def __enter__(self) -> Scope:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+
+class StreamScope:
+    """`with torch.cuda.stream(s)`; `None` changes nothing."""
+
+    def __init__(self, stream: Stream | None) -> None:
+        self.stream = stream
+
+    def __enter__(self) -> None:
+        if self.stream is not None:
+            self.stream.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        if self.stream is not None:
+            self.stream.__exit__(*error)
+
+
+def current_stream(device: Any = None) -> Stream:
+    return Stream(stream_id=current.stream)
+
+
+def default_stream(device: Any = None) -> Stream:
+    return Stream(stream_id=0)
+
+
+def set_stream(stream: Stream | None) -> None:
+    if stream is not None:
+        current.stream = stream.stream_id
