@@ -1,7 +1,8 @@
 """Writes what is generated of the documentation: `python -m oomlint.docs`; `--check` compares.
 
 README.md's table, docs/rules.md and the page of each rule in docs/rules/ are made from the rules'
-docstrings and from what was measured: bench/proofs.tsv and bench/ledger.tsv.
+docstrings and from what was measured: bench/proofs.tsv and bench/ledger.tsv. So is
+oomlint/measured.tsv, which is installed.
 """
 
 from __future__ import annotations
@@ -278,7 +279,19 @@ def documents(root: Path = ROOT) -> dict[Path, str]:
     }
     for rule in rules:
         wanted[folder / page_name(rule.code, rule.name)] = page(rule, evidence)
+    wanted[root / "oomlint" / "measured.tsv"] = measured(evidence)
     return wanted
+
+
+def measured(evidence: Evidence) -> str:
+    """What an installed oomlint knows of the proofs, to show it in editors."""
+    rows = [
+        "\t".join((proof.rule, proof.device, proof.torch, proof.measured))
+        for code in sorted(evidence.proofs)
+        for proof in evidence.proofs[code]
+        if proof.verdict == "confirmed"
+    ]
+    return "\n".join(["rule\tdevice\ttorch\tmeasured", *rows, ""])
 
 
 def outdated(wanted: dict[Path, str], root: Path = ROOT) -> list[Path]:

@@ -9,6 +9,7 @@ import click
 
 from oomlint import registry
 from oomlint.errors import OomlintError
+from oomlint.pages import markdown
 from oomlint.rule import FAMILIES, PREFIX, Rule
 
 
@@ -28,20 +29,6 @@ def rule(wanted: str | None, every: bool, output_format: str) -> None:
         click.echo(json.dumps(objects if every else objects[0], indent=2))
         return
     click.echo("\n\n".join(markdown(item) for item in rules))
-
-
-def markdown(item: type[Rule]) -> str:
-    """The page of one rule, as `oomlint rule`, hover and reports show it."""
-    return f"# {item.name} ({item.code})\n\n{status(item)}\n\n{item.explanation()}".rstrip()
-
-
-def status(item: type[Rule]) -> str:
-    facts = [f"Severity: {item.severity.value}."]
-    if not item.default:
-        facts.append("Off unless selected.")
-    if item.preview:
-        facts.append("In preview: needs `--preview`.")
-    return " ".join(facts)
 
 
 def rule_object(item: type[Rule]) -> dict[str, Any]:

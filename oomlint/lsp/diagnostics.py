@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +25,23 @@ SEVERITIES = {
 }
 
 
-def diagnostics(document: Document, result: FileResult, related: bool) -> list[types.Diagnostic]:
-    """One diagnostic a finding, or the syntax error; `related` adds the path that proves it."""
+# What the names of rules about old spellings begin with.
+DEPRECATED = "deprecated-"
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What of a diagnostic the client can show."""
+
+    # The path that proves a finding.
+    related: bool = False
+    tags: frozenset[types.DiagnosticTag] = frozenset()
+
+
+def diagnostics(
+    document: Document, result: FileResult, abilities: Abilities
+) -> list[types.Diagnostic]:
+    """One diagnostic a finding, or the syntax error."""
     problem = result.problem
     if problem is not None and problem.row:
         start = document.client_position(problem.row, problem.column)
@@ -39,10 +55,10 @@ def diagnostics(document: Document, result: FileResult, related: bool) -> list[t
                 source=SOURCE,
             )
         ]
-    return [diagnostic(document, finding, related) for finding in result.findings]
+    return [diagnostic(document, finding, abilities) for finding in result.findings]
 
 
-def diagnostic(document: Document, finding: Finding, related: bool) -> types.Diagnostic:
+def diagnostic(document: Document, finding: Finding, abilities: Abilities) -> types.Diagnostic:
     help_line = f"\n\nhelp: {finding.fix.title}" if finding.fix else ""
     return types.Diagnostic(
         document.range(finding.start, finding.end),
@@ -51,9 +67,19 @@ def diagnostic(document: Document, finding: Finding, related: bool) -> types.Dia
         code=finding.code,
         code_description=types.CodeDescription(finding.url) if finding.url else None,
         source=SOURCE,
-        related_information=witness(document, finding.path) if related else None,
+        tags=[tag for tag in tags(finding) if tag in abilities.tags] or None,
+        related_information=witness(document, finding.path) if abilities.related else None,
         data=remedies(document, finding),
     )
+
+
+def tags(finding: Finding) -> list[types.DiagnosticTag]:
+    """Faded where the remedy is to delete what is flagged, struck out where it is an old name."""
+    edits = finding.fix.edits if finding.fix else ()
+    deleted = bool(edits) and not any(edit.content.strip() for edit in edits)
+    if deleted and any(e.start <= finding.start and finding.end <= e.end for e in edits):
+        return [types.DiagnosticTag.Unnecessary]
+    return [types.DiagnosticTag.Deprecated] if finding.name.startswith(DEPRECATED) else []
 
 
 def remedies(document: Document, finding: Finding) -> dict[str, Any]:

@@ -1,38 +1,56 @@
-"""The language server: keeps the open documents, has them checked, publishes and repairs."""
+"""One session with an editor: its documents, what is known of each, and when that is outdated."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types
+from pygls import uris
 from pygls.lsp.server import LanguageServer
 
 from oomlint import __version__
 from oomlint.lsp import actions
-from oomlint.lsp.diagnostics import diagnostics
-from oomlint.lsp.documents import Document, open_document
-from oomlint.lsp.worker import Refused, Request, Worker
+from oomlint.lsp.diagnostics import Abilities, diagnostics
+from oomlint.lsp.dispatch import Stale, Urgency, Worker
+from oomlint.lsp.documents import Document
+from oomlint.lsp.options import Options, options
+from oomlint.lsp.worker import Refused, Request
 
 if TYPE_CHECKING:
     from oomlint.linter import FileResult
 
-# How long the typing must rest before the text is checked (seconds).
-REST_S = 0.1
-WATCHED = ("**/pyproject.toml", "**/oomlint.toml", "**/.oomlint.toml", "**/*.py")
-PYTHON_SUFFIXES = (".py", ".pyi")
+# How long the typing must rest before the text is checked (seconds): keys that come in one burst
+# are checked once. What is typed during a check waits for its end anyway.
+REST_S = 0.02
+# The same for changes on the disk, which come in larger bursts and from two sides.
+DISK_REST_S = 0.1
+# How long a client may take to say its settings before documents are checked without them.
+SETTINGS_LIMIT_S = 2.0
+SETTINGS_FILES = ("pyproject.toml", "oomlint.toml", ".oomlint.toml", "setup.py", "setup.cfg")
+# Texts of a document whose results are kept: what is undone or typed again is known.
+KEPT_RESULTS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The diagnostics of one version of a document."""
+    """The diagnostics of one version of a document, and the result that they show."""
 
     document: Document
     diagnostics: list[types.Diagnostic]
+    result: FileResult | None
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A check that is under way."""
+
+    document: Document
+    urgency: Urgency
+    task: asyncio.Task[Checked | None]
 
 
 class Server(LanguageServer):
@@ -41,12 +59,18 @@ class Server(LanguageServer):
     def __init__(self) -> None:
         super().__init__("oomlint", __version__)
         self.documents: dict[str, Document] = {}
+        # The documents whose file was there before.
+        self.on_disk: set[str] = set()
         self.checked: dict[str, Checked] = {}
+        self.running: dict[str, Running] = {}
+        self.recent: dict[str, dict[str, FileResult]] = {}
         self.worker = Worker()
         self.complaints: dict[str, str] = {}
         self.pending: dict[str, asyncio.TimerHandle] = {}
         self.tasks: set[asyncio.Task[None]] = set()
-        self.disk_changed = False
+        self.given = Options()
+        self.by_folder: dict[Path, Options] = {}
+        self.has_settings = asyncio.Event()
         self.asked_to_stop = False
 
     def client_can(self, path: str) -> Any:
@@ -61,66 +85,197 @@ class Server(LanguageServer):
         return bool(self.client_can("workspace.workspace_edit.document_changes"))
 
     @property
+    def pulls(self) -> bool:
+        """Whether the client asks for diagnostics, so that none are published."""
+        return self.client_can("text_document.diagnostic") is not None
+
+    @property
+    def abilities(self) -> Abilities:
+        about = (
+            self.client_can("text_document.publish_diagnostics"),
+            self.client_can("text_document.diagnostic"),
+        )
+        tags = [getattr(item, "tag_support", None) for item in about]
+        return Abilities(
+            related=any(getattr(item, "related_information", None) for item in about),
+            tags=frozenset(tag for item in tags if item for tag in item.value_set),
+        )
+
+    @property
     def folder(self) -> Path:
         """Where documents without a file are taken to lie."""
-        return Path(self.workspace.root_path or Path.cwd())
+        return next(self.folders(), None) or Path(self.workspace.root_path or Path.cwd())
 
-    def schedule(self, uri: str, rest: float) -> None:
-        """Has the document checked once nothing has asked for that for `rest` seconds."""
-        earlier = self.pending.pop(uri, None)
-        if earlier is not None:
-            earlier.cancel()
-        self.pending[uri] = asyncio.get_running_loop().call_later(rest, self.start, uri)
+    def folders(self) -> Iterator[Path]:
+        """The workspace's folders that lie on this machine."""
+        for uri in self.workspace.folders:
+            path = uris.to_fs_path(uri)
+            if path:
+                yield Path(path)
 
-    def start(self, uri: str) -> None:
-        del self.pending[uri]
-        task = asyncio.ensure_future(self.publish(uri))
+    def options_of(self, path: Path) -> Options:
+        """The editor's settings for a file: those of the innermost folder that it lies in."""
+        around = [folder for folder in self.by_folder if path.is_relative_to(folder)]
+        if around:
+            return self.by_folder[max(around, key=lambda folder: len(folder.parts))]
+        return self.given
+
+    async def read_settings(self, pushed: object = None) -> None:
+        """Asks the client for its settings, folder by folder where it has several."""
+        if not self.client_can("workspace.configuration"):
+            if pushed is not None:
+                self.given = options(pushed, self.folder)
+            self.has_settings.set()
+            return
+        folders = list(dict.fromkeys(self.folders())) or [self.folder]
+        items = [
+            types.ConfigurationItem(scope_uri=folder.as_uri(), section="oomlint")
+            for folder in folders
+        ]
+        asked = self.workspace_configuration_async(types.ConfigurationParams(items))
+        try:
+            found = await asyncio.wait_for(asked, SETTINGS_LIMIT_S)
+        except Exception:  # whatever the client's reply is, there are settings in files
+            found = []
+        self.by_folder = {
+            folder: options(raw, folder)
+            for folder, raw in zip(folders, found, strict=False)
+            if raw is not None
+        }
+        self.has_settings.set()
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Starts work that nobody waits for."""
+        task = asyncio.ensure_future(work)
         # The loop itself holds its tasks weakly.
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    def recheck(self) -> None:
-        """Checks every open document again: what lies on the disk around them has changed."""
-        self.checked.clear()
-        self.disk_changed = True
-        for uri in self.documents:
-            # A save comes from the editor and again from whatever watches the files for it.
-            self.schedule(uri, REST_S)
+    def schedule(self, uri: str, rest: float, urgency: Urgency) -> None:
+        """Has the document checked once nothing has asked for that for `rest` seconds."""
+        if self.pulls:
+            return
+        earlier = self.pending.pop(uri, None)
+        if earlier is not None:
+            earlier.cancel()
+        loop = asyncio.get_running_loop()
+        self.pending[uri] = loop.call_later(rest, self.start, uri, urgency)
 
-    async def publish(self, uri: str) -> None:
+    def start(self, uri: str, urgency: Urgency) -> None:
+        del self.pending[uri]
+        self.run(self.publish(uri, urgency))
+
+    def recheck(self, changed: Iterable[Path] | None = None) -> None:
+        """Checks again what may rest on the changed files, or, without them, everything."""
+        self.worker.disk_changed = True
+        paths = None if changed is None else frozenset(changed)
+        outdated = [uri for uri in self.documents if self.may_rest_on(uri, paths)]
+        for uri in outdated:
+            # Another object: whatever is under way for the earlier one is out of date.
+            self.documents[uri] = replace(self.documents[uri])
+            self.checked.pop(uri, None)
+            self.recent.pop(uri, None)
+            self.schedule(uri, DISK_REST_S, Urgency.AROUND)
+        if outdated and self.pulls and self.client_can("workspace.diagnostics.refresh_support"):
+            self.run(self.refresh())
+
+    async def refresh(self) -> None:
+        """Tells a client that pulls diagnostics to do so again."""
+        await self.workspace_diagnostic_refresh_async(None)
+
+    def may_rest_on(self, uri: str, changed: frozenset[Path] | None) -> bool:
+        known = self.checked.get(uri)
+        if changed is None or known is None or known.result is None:
+            return True
+        if known.document is not self.documents[uri]:
+            return True
+        if known.result.depends_on_callers and any(path.suffix == ".py" for path in changed):
+            return True
+        return not changed.isdisjoint(known.result.dependencies)
+
+    async def publish(self, uri: str, urgency: Urgency) -> None:
         """Publishes the diagnostics of the document as it is now, unless it changes meanwhile."""
         document = self.documents.get(uri)
         if document is None:
             return
-        found = await self.check(document)
-        if self.documents.get(uri) is document:
+        found = await self.check(document, urgency)
+        if found is not None and self.documents.get(uri) is document:
             self.text_document_publish_diagnostics(
-                types.PublishDiagnosticsParams(uri, found, document.version)
+                types.PublishDiagnosticsParams(uri, found.diagnostics, document.version)
             )
 
-    async def check(self, document: Document) -> list[types.Diagnostic]:
+    async def latest(self, uri: str) -> Checked | None:
+        """What is true of the document now, also if it changes while that is found out."""
+        while (document := self.documents.get(uri)) is not None:
+            found = await self.check(document, Urgency.ASKED)
+            if found is not None and self.documents.get(uri) is document:
+                return found
+        return None
+
+    async def check(self, document: Document, urgency: Urgency) -> Checked | None:
+        """The diagnostics of this version; None when it is not wanted any more."""
         known = self.checked.get(document.uri)
         if known is not None and known.document is document:
-            return known.diagnostics
-        answer = await self.ask(document)
-        found: list[types.Diagnostic] = []
-        if isinstance(answer, Refused):
-            self.complain(document.uri, answer.reason)
-        elif not isinstance(answer, str):
-            related = self.client_can("text_document.publish_diagnostics.related_information")
-            found = diagnostics(document, answer, bool(related))
-            if answer.problem is None:
-                self.complaints.pop(document.uri, None)
-            elif not answer.problem.row:
-                self.complain(document.uri, f"{document.source.path.name} {answer.problem.message}")
-        if self.documents.get(document.uri) is document:
-            self.checked[document.uri] = Checked(document, found)
-        return found
+            return known
+        running = self.running.get(document.uri)
+        if running is None or running.document is not document or running.urgency > urgency:
+            task = asyncio.ensure_future(self.find(document, urgency))
+            running = self.running[document.uri] = Running(document, urgency, task)
+        # Who asked may be cancelled; the others still wait for this check.
+        return await asyncio.shield(running.task)
 
-    async def ask(self, document: Document, fix: bool = False) -> FileResult | str | Refused:
-        source, disk_changed = document.source, self.disk_changed
-        self.disk_changed = False
-        return await self.worker.ask(Request(source.path, source.text, fix, disk_changed))
+    async def find(self, document: Document, urgency: Urgency) -> Checked | None:
+        uri = document.uri
+
+        def is_wanted() -> bool:
+            known = self.checked.get(uri)
+            return self.documents.get(uri) is document and (
+                known is None or known.document is not document
+            )
+
+        answer: FileResult | str | Refused | Stale | None
+        answer = self.recent.get(uri, {}).get(document.source.text)
+        if answer is None:
+            answer = await self.ask(document, urgency, is_wanted)
+        if isinstance(answer, Stale):
+            known = self.checked.get(uri)
+            return known if known is not None and known.document is document else None
+        found: list[types.Diagnostic] = []
+        result = None
+        if isinstance(answer, Refused):
+            self.complain(uri, answer.reason)
+        elif not isinstance(answer, str):
+            result = answer
+            found = diagnostics(document, answer, self.abilities)
+            if answer.problem is None:
+                self.complaints.pop(uri, None)
+            elif not answer.problem.row:
+                self.complain(uri, f"{document.source.path.name} {answer.problem.message}")
+        checked = Checked(document, found, result)
+        if self.documents.get(uri) is document:
+            self.checked[uri] = checked
+            if result is not None:
+                self.remember(document, result)
+        return checked
+
+    def remember(self, document: Document, result: FileResult) -> None:
+        kept = self.recent.setdefault(document.uri, {})
+        kept.pop(document.source.text, None)
+        kept[document.source.text] = result
+        while len(kept) > KEPT_RESULTS:
+            del kept[next(iter(kept))]
+
+    async def ask(
+        self,
+        document: Document,
+        urgency: Urgency,
+        is_wanted: Callable[[], bool] = lambda: True,
+        fix: bool = False,
+    ) -> FileResult | str | Refused | Stale:
+        await self.has_settings.wait()
+        source = document.source
+        request = Request(source.path, source.text, fix, options=self.options_of(source.path))
+        return await self.worker.ask(request, urgency, is_wanted)
 
     def complain(self, uri: str, reason: str) -> None:
         """Shows why a document has no findings, once and not at every key."""
@@ -132,127 +287,12 @@ class Server(LanguageServer):
 
     async def fix_all_edit(self, document: Document) -> types.WorkspaceEdit | None:
         """All safe fixes as one edit, or None when there is nothing to change."""
-        answer = await self.ask(document, fix=True)
+        answer = await self.ask(document, Urgency.ASKED, fix=True)
         if isinstance(answer, Refused):
             self.complain(document.uri, answer.reason)
         if not isinstance(answer, str) or answer == document.source.text:
             return None
+        now = self.documents.get(document.uri)
+        if now is None or now.source.text != document.source.text:
+            return None
         return actions.whole_edit(document, answer, self.versioned_edits)
-
-
-def did_open(server: Server, params: types.DidOpenTextDocumentParams) -> None:
-    item = params.text_document
-    document = open_document(item, server.workspace.position_codec, server.folder)
-    if item.language_id != "python" and document.source.path.suffix not in PYTHON_SUFFIXES:
-        return
-    server.documents[item.uri] = document
-    server.schedule(item.uri, 0)
-
-
-def did_change(server: Server, params: types.DidChangeTextDocumentParams) -> None:
-    uri = params.text_document.uri
-    document = server.documents.get(uri)
-    if document is None:
-        return
-    changes = list(params.content_changes)
-    server.documents[uri] = document.changed(changes, params.text_document.version)
-    server.schedule(uri, REST_S)
-
-
-def did_save(server: Server, params: types.DidSaveTextDocumentParams) -> None:
-    server.recheck()
-
-
-def did_close(server: Server, params: types.DidCloseTextDocumentParams) -> None:
-    uri = params.text_document.uri
-    if server.documents.pop(uri, None) is not None:
-        server.checked.pop(uri, None)
-        server.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, []))
-
-
-def did_change_watched_files(server: Server, params: types.DidChangeWatchedFilesParams) -> None:
-    server.recheck()
-
-
-async def code_action(
-    server: Server, params: types.CodeActionParams
-) -> Sequence[types.CodeAction] | None:
-    document = server.documents.get(params.text_document.uri)
-    if document is None:
-        return None
-    only = params.context.only
-    offered: list[types.CodeAction] = []
-    if actions.wanted(types.CodeActionKind.QuickFix.value, only):
-        offered += actions.quick_fixes(
-            document,
-            await server.check(document),
-            params.context.diagnostics,
-            params.range,
-            server.versioned_edits,
-        )
-    if actions.wanted(actions.FIX_ALL, only):
-        offered += await fix_all_action(server, document)
-    return offered
-
-
-async def fix_all_action(server: Server, document: Document) -> list[types.CodeAction]:
-    """The action with its edit, or, for a client that can ask for the edit later, without."""
-    action = types.CodeAction(actions.FIX_ALL_TITLE, kind=actions.FIX_ALL)
-    resolvable = server.client_can("text_document.code_action.resolve_support.properties") or ()
-    if "edit" in resolvable:
-        action.data = document.uri
-        return [action]
-    action.edit = await server.fix_all_edit(document)
-    return [action] if action.edit else []
-
-
-async def resolve_code_action(server: Server, action: types.CodeAction) -> types.CodeAction:
-    document = server.documents.get(action.data) if isinstance(action.data, str) else None
-    if document is not None:
-        action.edit = await server.fix_all_edit(document)
-    return action
-
-
-async def initialized(server: Server, params: types.InitializedParams) -> None:
-    """Asks the client to report changes of settings files and of the project's other files."""
-    if not server.client_can("workspace.did_change_watched_files.dynamic_registration"):
-        return
-    watchers = [types.FileSystemWatcher(pattern) for pattern in WATCHED]
-    options = types.DidChangeWatchedFilesRegistrationOptions(watchers)
-    registration = types.Registration(
-        "oomlint-files", types.WORKSPACE_DID_CHANGE_WATCHED_FILES, options
-    )
-    await server.client_register_capability_async(types.RegistrationParams([registration]))
-
-
-def shutdown(server: Server, params: None) -> None:
-    server.asked_to_stop = True
-    server.worker.stop()
-
-
-def build() -> Server:
-    server = Server()
-    feature = server.feature
-    feature(types.INITIALIZED)(initialized)
-    feature(types.SHUTDOWN)(shutdown)
-    feature(types.TEXT_DOCUMENT_DID_OPEN)(did_open)
-    feature(types.TEXT_DOCUMENT_DID_CHANGE)(did_change)
-    feature(types.TEXT_DOCUMENT_DID_SAVE)(did_save)
-    feature(types.TEXT_DOCUMENT_DID_CLOSE)(did_close)
-    feature(types.WORKSPACE_DID_CHANGE_WATCHED_FILES)(did_change_watched_files)
-    kinds = types.CodeActionOptions(
-        [types.CodeActionKind.QuickFix, actions.FIX_ALL], resolve_provider=True
-    )
-    feature(types.TEXT_DOCUMENT_CODE_ACTION, kinds)(code_action)
-    feature(types.CODE_ACTION_RESOLVE)(resolve_code_action)
-    return server
-
-
-def serve() -> None:
-    """Speaks the protocol over stdin and stdout; ends with 1 if the client leaves unannounced."""
-    protocol = sys.stdout.buffer
-    # Whatever prints by accident must not get between the messages.
-    sys.stdout = sys.stderr
-    server = build()
-    server.start_io(sys.stdin.buffer, protocol)
-    sys.exit(0 if server.asked_to_stop else 1)

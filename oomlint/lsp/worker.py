@@ -2,28 +2,50 @@
 
 from __future__ import annotations
 
-import asyncio
+import gc
 import os
 import pickle
 import struct
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from oomlint.errors import OomlintError
+from oomlint.lsp.options import Options
 from oomlint.source import Source
 
 if TYPE_CHECKING:
     from oomlint.linter import FileResult
+    from oomlint.settings import Settings
 
 HEADER = struct.Struct("!Q")
-# A text that keeps the worker busy for longer is given up.
-TIME_LIMIT_S = 60.0
 # Not `-m`: that would put the working folder, which is the user's, before the installed packages.
 COMMAND = (
     "import sys; sys.path[:] = filter(None, sys.path); from oomlint.lsp.worker import main; main()"
 )
+# A process that has grown past this is replaced, though not before it has done some work.
+MOST_BYTES = 320 * 1024 * 1024
+LEAST_ANSWERS = 50
+# Imports what checks need, so that the first one is as fast as the others.
+WARM_UP = """\
+import torch
+
+@torch.no_grad()
+def evaluate(model: torch.nn.Module, loader):
+    model.eval()
+    return [model(batch).cpu() for batch in loader]
+
+def train(model: torch.nn.Module, loader, optimizer, criterion):
+    losses = []
+    for batch, target in loader:
+        loss = criterion(model(batch), target)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss)
+    return losses
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +57,7 @@ class Request:
     fix: bool = False
     # Whether other files may have come, gone or changed since the last request.
     disk_changed: bool = False
+    options: Options = field(default_factory=Options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +67,25 @@ class Refused:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer; with `leaving`, the process ends after it."""
+
+    answer: FileResult | str | Refused
+    leaving: bool = False
+
+
 def answer(request: Request) -> FileResult | str | Refused:
     """The result of a check, or the fixed text; excluded files have nothing to show."""
     from oomlint.analysis.project import forget_files
     from oomlint.fixer import fix_text
     from oomlint.linter import FileResult, check_source
-    from oomlint.settings import settings_for
 
     if request.disk_changed:
         forget_files()
     source = Source(request.path, request.text)
     try:
-        settings = settings_for(request.path)
+        settings = settings_of(request)
         if any(pattern.covers(str(request.path)) for pattern in settings.exclude):
             return request.text if request.fix else FileResult(request.path)
         if request.fix:
@@ -65,70 +95,64 @@ def answer(request: Request) -> FileResult | str | Refused:
         return Refused(str(error))
 
 
+def settings_of(request: Request) -> Settings:
+    """Those of the file's own project, read again, under what the editor says."""
+    from oomlint.settings import SettingsFinder
+
+    options = request.options
+    finder = SettingsFinder(options.tables(), options.file())
+    return finder.for_file(request.path)
+
+
+def pages() -> dict[str, str]:
+    """The page of each rule, by its code and by its name; none when rules do not load."""
+    from oomlint import registry
+    from oomlint.pages import with_effect
+
+    try:
+        rules = registry.all_rules()
+    except OomlintError:
+        return {}
+    by_code = {rule.code: with_effect(rule) for rule in rules}
+    return by_code | {rule.name: by_code[rule.code] for rule in rules}
+
+
 def main() -> None:
     """Answers requests from stdin until it is closed, which the end of the server does too."""
+    from oomlint.workers import OBJECTS_BETWEEN_FILES, OBJECTS_WITHIN_FILE, resident_bytes
+
     requests = sys.stdin.buffer
     answers = os.fdopen(os.dup(1), "wb")
     # What a rule of a third party prints must not get between the answers.
     os.dup2(2, 1)
+    write(answers, pages())
+    answer(Request(Path(os.devnull), WARM_UP, options=Options(isolated=True)))
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(OBJECTS_WITHIN_FILE, 20, 20)
+    given = 0
     while header := requests.read(HEADER.size):
         request = pickle.loads(requests.read(HEADER.unpack(header)[0]))
         try:
-            reply = answer(request)
+            said = answer(request)
         except Exception as error:  # a defect in one rule must not end the worker
-            reason = f"oomlint failed on {request.path.name}: {type(error).__name__}: {error}"
-            reply = Refused(reason)
-        answers.write(frame(reply))
-        answers.flush()
+            said = Refused(
+                f"oomlint failed on {request.path.name}: {type(error).__name__}: {error}"
+            )
+        given += 1
+        leaving = given >= LEAST_ANSWERS and resident_bytes() > MOST_BYTES
+        write(answers, Reply(said, leaving))
+        if leaving:
+            return
+        if gc.get_count()[0] > OBJECTS_BETWEEN_FILES:
+            gc.collect()
+
+
+def write(answers: BinaryIO, value: object) -> None:
+    answers.write(frame(value))
+    answers.flush()
 
 
 def frame(value: object) -> bytes:
     body = pickle.dumps(value)
     return HEADER.pack(len(body)) + body
-
-
-class Worker:
-    """One worker process, started when first needed and again whenever it died or hung."""
-
-    def __init__(self) -> None:
-        self.process: asyncio.subprocess.Process | None = None
-        self.turn = asyncio.Lock()
-
-    async def ask(self, request: Request) -> FileResult | str | Refused:
-        """The worker's answer; a text that kills the worker or keeps it too long is refused."""
-        async with self.turn:
-            try:
-                return await asyncio.wait_for(self.exchange(request), TIME_LIMIT_S)
-            except asyncio.TimeoutError:
-                self.stop()
-                return Refused(f"oomlint gave up on {request.path.name} after {TIME_LIMIT_S:.0f} s")
-            except (asyncio.IncompleteReadError, ConnectionError):
-                self.stop()
-                return Refused(f"the checking process died on {request.path.name}")
-            except asyncio.CancelledError:
-                # Half an answer may be under way, so the pipe cannot be used again.
-                self.stop()
-                raise
-
-    async def exchange(self, request: Request) -> FileResult | str | Refused:
-        if self.process is None or self.process.returncode is not None:
-            self.process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-c",
-                COMMAND,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-            )
-        requests, answers = self.process.stdin, self.process.stdout
-        assert requests is not None and answers is not None
-        requests.write(frame(request))
-        await requests.drain()
-        (size,) = HEADER.unpack(await answers.readexactly(HEADER.size))
-        result: FileResult | str | Refused = pickle.loads(await answers.readexactly(size))
-        return result
-
-    def stop(self) -> None:
-        """Ends the process; the next question starts a new one."""
-        if self.process is not None and self.process.returncode is None:
-            self.process.kill()
-        self.process = None
