@@ -1,4 +1,4 @@
-"""Paths from the command line -> Python files, as git and the settings would have them."""
+"""Paths from the command line -> Python files and notebooks, as git and the settings say."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from oomlint.errors import OomlintError
 from oomlint.settings import Settings, SettingsFinder
 
-SUFFIXES = (".py", ".pyi")
+SUFFIXES = (".py", ".pyi", ".ipynb")
 
 # One line of a gitignore file: its regular expression and whether a match ignores.
 Rules = tuple[tuple[re.Pattern[str], bool], ...]

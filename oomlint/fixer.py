@@ -15,7 +15,7 @@ from oomlint.errors import OomlintError
 from oomlint.linter import FileResult, check_source
 from oomlint.rule import Edit, Finding, Fix, Safety
 from oomlint.settings import Settings
-from oomlint.source import Source, read
+from oomlint.source import Source, read, spliced
 from oomlint.syntax import require_python
 
 MAX_PASSES = 10
@@ -25,7 +25,7 @@ MAX_PASSES = 10
 class FixedText:
     """A text after all applicable fixes; `result` is what its last check still says."""
 
-    text: str
+    source: Source
     applied: tuple[Finding, ...]
     # Findings whose fix is unsafe and was not asked for.
     held_back: tuple[Finding, ...]
@@ -34,8 +34,12 @@ class FixedText:
     refused: tuple[Finding, ...] = ()
 
     @property
+    def text(self) -> str:
+        return self.source.text
+
+    @property
     def refusals(self) -> tuple[str, ...]:
-        return tuple(refusal(finding) for finding in self.refused)
+        return tuple(refusal(self.source, finding) for finding in self.refused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +79,18 @@ def fix_text(
         useless |= stuck.keys()
         wanted = [f for f in wanted if signature(current, f) not in useless]
         before = seen
-        text, done = apply_fixes(current.text, wanted)
-        if not is_sound(current, text):
-            text, done, bad = apply_sound(current, wanted)
+        after, done = apply_fixes(current, wanted)
+        if after is None or not is_sound(after):
+            after, done, bad = apply_sound(current, wanted)
             refused.update({(f.code, f.message): f for f in bad})
-        if text == current.text:
+        if after.text == current.text:
             break
         applied += done
         made = {signature(current, finding): finding for finding in done}
-        current = Source(source.path, text, source.encoding, source.bom)
+        current = after
         result = check_source(current, settings)
     held_back = tuple(f for f in result.findings if f.fix and not is_applicable(f.fix, unsafe))
-    return FixedText(current.text, tuple(applied), held_back, result, tuple(refused.values()))
+    return FixedText(current, tuple(applied), held_back, result, tuple(refused.values()))
 
 
 def signature(source: Source, finding: Finding) -> tuple[str, ...]:
@@ -101,7 +105,13 @@ def is_applicable(fix: Fix | None, unsafe: bool) -> bool:
 
 
 def apply_edits(text: str, fixes: Iterable[Fix]) -> tuple[str, tuple[Fix, ...]]:
-    """The text after as many fixes as do not overlap, and those fixes; the earlier one wins.
+    """The text after as many fixes as do not overlap, and those fixes."""
+    edits, applied = joined(fixes)
+    return spliced(text, edits), applied
+
+
+def joined(fixes: Iterable[Fix]) -> tuple[list[tuple[int, int, str]], tuple[Fix, ...]]:
+    """The ascending edits of as many fixes as do not overlap; the earlier one wins.
 
     An edit that two fixes share (an import that both need) is made once.
     """
@@ -113,13 +123,7 @@ def apply_edits(text: str, fixes: Iterable[Fix]) -> tuple[str, tuple[Fix, ...]]:
             continue
         taken.update({(edit.start, edit.end): edit for edit in new})
         applied.append(fix)
-    parts = []
-    position = 0
-    for edit in sorted(taken.values(), key=lambda edit: (edit.start, edit.end)):
-        parts += [text[position : edit.start], edit.content]
-        position = edit.end
-    parts.append(text[position:])
-    return "".join(parts), tuple(applied)
+    return [(*place, taken[place].content) for place in sorted(taken)], tuple(applied)
 
 
 def clashes(edit: Edit, taken: dict[tuple[int, int], Edit]) -> bool:
@@ -128,42 +132,49 @@ def clashes(edit: Edit, taken: dict[tuple[int, int], Edit]) -> bool:
     return any(edit.start < end and start < edit.end for start, end in taken)
 
 
-def apply_fixes(text: str, findings: Iterable[Finding]) -> tuple[str, tuple[Finding, ...]]:
+def apply_fixes(
+    source: Source, findings: Iterable[Finding]
+) -> tuple[Source | None, tuple[Finding, ...]]:
+    """The source after the fixes, None where a notebook's cells do not allow them."""
     findings = tuple(findings)
     fixes = {id(finding.fix): finding for finding in findings}
-    text, applied = apply_edits(text, [f.fix for f in findings if f.fix is not None])
-    return text, tuple(fixes[id(fix)] for fix in applied)
+    edits, applied = joined(f.fix for f in findings if f.fix is not None)
+    return source.edited(edits), tuple(fixes[id(fix)] for fix in applied)
 
 
 def apply_sound(
     source: Source, findings: Iterable[Finding]
-) -> tuple[str, tuple[Finding, ...], tuple[Finding, ...]]:
+) -> tuple[Source, tuple[Finding, ...], tuple[Finding, ...]]:
     """Applies only fixes that leave Python behind when made alone; the last item is the others."""
     good: list[Finding] = []
     bad: list[Finding] = []
     for finding in findings:
-        alone, _ = apply_fixes(source.text, [finding])
-        (good if is_sound(source, alone) else bad).append(finding)
-    text, applied = apply_fixes(source.text, good)
-    if not is_sound(source, text):
-        return source.text, (), (*bad, *good)
-    return text, applied, tuple(bad)
+        alone, _ = apply_fixes(source, [finding])
+        (good if alone and is_sound(alone) else bad).append(finding)
+    after, applied = apply_fixes(source, good)
+    if after is None or not is_sound(after):
+        return source, (), (*bad, *good)
+    return after, applied, tuple(bad)
 
 
-def is_sound(source: Source, text: str) -> bool:
-    """Whether the new text is Python and its own encoding can hold it."""
+def is_sound(source: Source) -> bool:
+    """Whether a fixed text is Python, each cell by itself, and its encoding can hold it."""
     try:
-        source.encode(text)
-        require_python(text)
+        _ = source.data
+        for _, text in source.pieces():
+            require_python(text)
     except (SyntaxProblem, UnicodeEncodeError):
         return False
     return True
 
 
-def refusal(finding: Finding) -> str:
+def refusal(source: Source, finding: Finding) -> str:
+    reason = "be valid Python in the file's encoding; please report this"
+    if source.notebook:
+        reason = "leave each cell valid and its magics as they are"
+    place = source.place(finding.row) if source.notebook else f"row {finding.row}"
     return (
-        f"the fix of {finding.code} at row {finding.row} was refused, because the result would not"
-        " be valid Python in the file's encoding; please report this"
+        f"the fix of {finding.code} at {place} was refused, because the result would not {reason}"
     )
 
 

@@ -12,7 +12,7 @@ from oomlint.gate import Gate, uses_taught
 from oomlint.rule import PREFIX, REPOSITORY, Edit, Finding, Rule
 from oomlint.selection import Selection, select
 from oomlint.settings import Settings
-from oomlint.source import MAX_BYTES, Source, Unreadable, from_bytes
+from oomlint.source import MAX_BYTES, NotPython, Source, Unreadable, from_bytes, is_notebook
 from oomlint.suppressions import suppress
 from oomlint.syntax import compiles, require_python
 
@@ -37,7 +37,7 @@ class FileResult:
     path: Path
     findings: tuple[Finding, ...] = ()
     problem: Problem | None = None
-    # `row: sentence` about suppression comments that mean nothing.
+    # `row: sentence` about suppression comments that mean nothing, ` sentence` about the file.
     warnings: tuple[str, ...] = ()
     dependencies: tuple[Path, ...] = ()
     depends_on_callers: bool = False
@@ -71,7 +71,7 @@ def check_source(source: Source, settings: Settings, *, gate: bool = True) -> Fi
     try:
         require_python(source.text)
     except SyntaxProblem as error:
-        return FileResult(source.path, problem=syntax_problem(error))
+        return FileResult(source.path, problem=syntax_problem(source, error))
     return FileResult(source.path)
 
 
@@ -80,6 +80,8 @@ def check_bytes(path: Path, data: bytes, settings: Settings, *, syntax: bool = T
 
     `syntax=False` also takes it on trust that such a file is Python.
     """
+    if is_notebook(path):
+        return check_notebook(path, data, settings)
     selection = select(settings)
     rules = asked(selection.rules_for(str(path), settings), data, settings)
     if not rules and (not syntax or len(data) > MAX_BYTES or compiles(data)):
@@ -93,12 +95,28 @@ def check_bytes(path: Path, data: bytes, settings: Settings, *, syntax: bool = T
     return check_source(source, settings)
 
 
+def check_notebook(path: Path, data: bytes, settings: Settings) -> FileResult:
+    """Checks a notebook; its JSON is read first, for the words of its outputs are no code."""
+    try:
+        return check_source(from_bytes(path, data), settings)
+    except NotPython as error:
+        return FileResult(path, warnings=(f" {error}",))
+    except Unreadable as error:
+        return FileResult(path, problem=Problem("unreadable", str(error)))
+
+
 def unreadable(path: Path, error: OSError) -> FileResult:
     reason = (error.strerror or type(error).__name__).lower()
     return FileResult(path, problem=Problem("unreadable", f"cannot be read: {reason}"))
 
 
-def syntax_problem(error: SyntaxProblem) -> Problem:
+def syntax_problem(source: Source, error: SyntaxProblem) -> Problem:
+    """The problem, in a notebook that of the first cell that is no Python by itself."""
+    for first_row, text in source.pieces() if source.notebook else ():
+        try:
+            require_python(text)
+        except SyntaxProblem as own:
+            return Problem("invalid-syntax", own.message, first_row + own.row - 1, own.column)
     return Problem("invalid-syntax", error.message, error.row, error.column)
 
 
@@ -114,7 +132,7 @@ def run_rules(
             asking = rule
             findings += answers(rule, model)
     except SyntaxProblem as error:
-        return FileResult(source.path, problem=syntax_problem(error))
+        return FileResult(source.path, problem=syntax_problem(source, error))
     except RecursionError:
         problem = Problem("unreadable", "holds an expression that is nested too deeply to analyse")
         return FileResult(source.path, problem=problem)

@@ -7,12 +7,19 @@ import io
 import re
 import tokenize
 from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate, count
 from operator import add
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from oomlint.notebook import Notebook, TextEdit
 
 MAX_BYTES = 10 * 1024 * 1024
+# Most of a notebook is its outputs; its code may not be larger than any other.
+MAX_NOTEBOOK_BYTES = 200 * 1024 * 1024
 # CPython refuses more than 200 nested brackets; libcst crashes the process at some 800.
 MAX_NESTING = 200
 
@@ -23,11 +30,26 @@ class Unreadable(Exception):
     """The bytes are no Python text; the message is one sentence for the user, without the path."""
 
 
+class NotPython(Unreadable):
+    """A sound file of another language, which is no fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A row as the author of a text counts: in a cell of a notebook, or in the whole file."""
+
+    cell: int | None
+    row: int
+
+    def __str__(self) -> str:
+        return f"{self.row}" if self.cell is None else f"cell {self.cell}:{self.row}"
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """A decoded file: `text` keeps its newlines, the BOM is not part of it.
 
-    Offsets count code points of `text`.
+    Offsets count code points of `text`; that of a notebook is the Python of all its cells.
     """
 
     path: Path
@@ -35,9 +57,15 @@ class Source:
     encoding: str = "utf-8"
     bom: bool = False
     line_starts: tuple[int, ...] = ()
+    notebook: Notebook | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "line_starts", starts_of_lines(self.text))
+
+    @property
+    def written(self) -> str:
+        """The text as its author sees it: in a notebook with its magics, at the same places."""
+        return self.notebook.written if self.notebook else self.text
 
     @property
     def newline(self) -> str:
@@ -63,10 +91,90 @@ class Source:
         end = self.line_starts[row] if row < len(self.line_starts) else len(self.text)
         return self.text[start:end].rstrip("\r\n")
 
+    def written_line(self, row: int) -> str:
+        """The same as the author sees it."""
+        start = self.line_starts[row - 1]
+        return self.written[start : start + len(self.line(row))]
+
+    def place(self, row: int) -> Place:
+        cell = self.notebook.cell_at_row(row) if self.notebook else None
+        return Place(cell.number, row - cell.row + 1) if cell else Place(None, row)
+
+    def rows_around(self, row: int) -> tuple[int, int]:
+        """The first and the last row of the cell that holds a row, or of the file."""
+        if self.notebook is None:
+            return 1, len(self.line_starts)
+        cell = self.notebook.cell_at_row(row)
+        if cell is None:
+            return 1, 1
+        return cell.row, self.position(max(cell.start, cell.end - 1))[0]
+
+    def pieces(self) -> Iterator[tuple[int, str]]:
+        """What must be Python by itself, with its first row: each cell, or the whole text."""
+        if self.notebook is None:
+            yield 1, self.text
+        else:
+            yield from self.notebook.pieces()
+
+    def edited(self, edits: Iterable[TextEdit]) -> Source | None:
+        """The source after ascending edits; None where a notebook's cells do not allow them."""
+        edits = tuple(edits)
+        if self.notebook is None:
+            return Source(self.path, spliced(self.text, edits), self.encoding, self.bom)
+        notebook = self.notebook.edited(edits)
+        return of_notebook(self.path, notebook, self.bom) if notebook else None
+
+    @property
+    def data(self) -> bytes:
+        """The bytes of the file; raises UnicodeEncodeError."""
+        return self.encode(self.notebook.document if self.notebook else self.text)
+
     def encode(self, text: str) -> bytes:
-        """The bytes of a changed text in this source's own encoding; raises UnicodeEncodeError."""
+        """The bytes of a changed file in this source's own encoding; raises UnicodeEncodeError."""
         data = text.encode(self.encoding)
         return codecs.BOM_UTF8 + data if self.bom else data
+
+
+def spliced(text: str, edits: Iterable[TextEdit]) -> str:
+    """The text after edits that ascend and do not overlap."""
+    parts = []
+    position = 0
+    for start, end, content in edits:
+        parts += [text[position:start], content]
+        position = end
+    return "".join([*parts, text[position:]])
+
+
+def is_notebook(path: Path | str) -> bool:
+    return str(path).endswith(".ipynb")
+
+
+def of_notebook(path: Path, notebook: Notebook, bom: bool = False) -> Source:
+    return Source(path, notebook.text, bom=bom, notebook=notebook)
+
+
+def notebook_from_bytes(path: Path, data: bytes) -> Source:
+    """Raises Unreadable, for a notebook in another language NotPython."""
+    from oomlint.notebook import NoNotebook, OtherLanguage, read_notebook
+
+    if len(data) > MAX_NOTEBOOK_BYTES:
+        raise too_large(MAX_NOTEBOOK_BYTES)
+    bom = data.startswith(codecs.BOM_UTF8)
+    try:
+        notebook = read_notebook(data.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise Unreadable("is no notebook: it is not valid utf-8") from None
+    except OtherLanguage as error:
+        raise NotPython(str(error)) from None
+    except NoNotebook as error:
+        raise Unreadable(str(error)) from None
+    if len(notebook.text) > MAX_BYTES:
+        raise too_large(MAX_BYTES)
+    return of_notebook(path, notebook, bom)
+
+
+def too_large(limit: int) -> Unreadable:
+    return Unreadable(f"is larger than {limit // (1024 * 1024)} MiB and was not read")
 
 
 def starts_of_lines(text: str) -> tuple[int, ...]:
@@ -77,9 +185,14 @@ def starts_of_lines(text: str) -> tuple[int, ...]:
 
 
 def from_bytes(path: Path, data: bytes) -> Source:
-    """Decodes as Python does: BOM, coding line, else UTF-8; raises Unreadable."""
+    """Decodes as Python does: BOM, coding line, else UTF-8; raises Unreadable.
+
+    A notebook is decoded as Jupyter does.
+    """
+    if is_notebook(path):
+        return notebook_from_bytes(path, data)
     if len(data) > MAX_BYTES:
-        raise Unreadable(f"is larger than {MAX_BYTES // (1024 * 1024)} MiB and was not read")
+        raise too_large(MAX_BYTES)
     if b"\0" in data:
         raise Unreadable("holds null bytes and is not Python source")
     bom = data.startswith(codecs.BOM_UTF8)

@@ -43,11 +43,13 @@ class Suppressions:
             found += self.rows.get(finding.row, ())
         return any(item is None or finding.code in item or finding.name in item for item in found)
 
-    def warnings(self, findings: tuple[Finding, ...]) -> tuple[str, ...]:
+    def warnings(self, source: Source, findings: tuple[Finding, ...]) -> tuple[str, ...]:
         """One `row: sentence` for each comment that its author must think silences something."""
         starts = {self.moved.get(finding.row, finding.row) for finding in findings}
         return tuple(
-            f"{row}: {what}" for row, what, is_ours in self.invalid if is_ours or row in starts
+            f"{source.place(row)}: {what}"
+            for row, what, is_ours in self.invalid
+            if is_ours or row in starts
         )
 
 
@@ -59,7 +61,7 @@ def suppress(
         return findings, ()
     found = read_suppressions(source)
     kept = tuple(finding for finding in findings if not found.silences(finding))
-    return kept, found.warnings(findings)
+    return kept, found.warnings(source, findings)
 
 
 def noqa_row(source: Source, row: int) -> int:

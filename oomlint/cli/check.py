@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 @global_options
 @click.pass_context
 def check(ctx: click.Context, /, paths: tuple[str, ...], **given: Any) -> int:
-    """Check Python files and folders (default: the current folder; `-` reads stdin)."""
+    """Check Python files, notebooks and folders (default: the current folder; `-` reads stdin)."""
     above = ctx.obj or {}
     given["config"] = (*above.get("config", ()), *given["config"])
     given["isolated"] = given["isolated"] or above.get("isolated", False)

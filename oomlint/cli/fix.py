@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from oomlint.linter import FileResult
 from oomlint.reports.diff import unified
 from oomlint.rule import Finding
 from oomlint.settings import Settings
+from oomlint.source import Source
 from oomlint.tree import TreeResult, check_paths, fix_paths
 
 # A fix in one file can make a fix in another possible, or needless.
@@ -99,7 +100,7 @@ def write_all(
         if outcome.fixed.text == outcome.source.text:
             continue
         try:
-            write_atomically(Path(path), outcome.source.encode(outcome.fixed.text))
+            write_atomically(Path(path), outcome.fixed.source.data)
         except OomlintError as error:
             complain("error", str(error), options.color)
             continue
@@ -121,7 +122,7 @@ def show_diffs(
         applied += len(outcome.fixed.applied)
         held_back += len(outcome.fixed.held_back)
         label = shown_path(Path(path))
-        differs |= print_diff(options, label, outcome.source.text, outcome.fixed.text)
+        differs |= print_diff(options, label, outcome.source, outcome.fixed.source)
     fixed_paths = {path for path, _ in wanted}
     held_back += sum(
         finding.fix is not None
@@ -135,17 +136,27 @@ def show_diffs(
     )
 
 
-def print_diff(options: Options, label: str, before: str, after: str) -> bool:
+def print_diff(options: Options, label: str, before: Source, after: Source) -> bool:
+    """Prints what differs, cell by cell in a notebook, and tells whether anything does."""
     color = wants_color(options.color, sys.stdout)
     colors = {"+": "green", "-": "red", "@": "cyan"}
-    differs = before != after
-    for line in unified(label, before, after):
+    differs = before.text != after.text
+    for line in differences(label, before, after):
         if options.silent:
             break
         text = line.encode("utf-8", "replace").decode("utf-8")
         shown = click.style(text, fg=colors.get(line[0])) if color else text
         click.echo(shown, nl=False, color=color)
     return differs
+
+
+def differences(label: str, before: Source, after: Source) -> Iterator[str]:
+    if before.notebook is None or after.notebook is None:
+        yield from unified(label, before.text, after.text)
+        return
+    cells = dict(after.notebook.written_cells())
+    for number, text in before.notebook.written_cells():
+        yield from unified(f"{label}:cell {number}", text, cells[number])
 
 
 def say_would_fix(options: Options, applied: int, held_back: int) -> None:

@@ -12,11 +12,12 @@ from oomlint.cli.options import Options
 from oomlint.cli.summary import Outcome
 from oomlint.files import is_excluded
 from oomlint.fixer import fix_text
+from oomlint.keys import shown_path
 from oomlint.linter import FileResult, Problem, check_source
 from oomlint.reports.report import Texts
 from oomlint.selection import select
 from oomlint.settings import Settings, SettingsFinder
-from oomlint.source import Source, Unreadable, from_bytes
+from oomlint.source import NotPython, Unreadable, from_bytes
 
 
 def check_stdin(options: Options, finder: SettingsFinder, run_settings: Settings) -> Outcome:
@@ -32,6 +33,11 @@ def check_stdin(options: Options, finder: SettingsFinder, run_settings: Settings
     warn(options, select(settings).warnings)
     try:
         source = from_bytes(path, data)
+    except NotPython as error:
+        if writes_text:
+            write_bytes(data)
+        warn(options, [f"{shown_path(path)}: {error}"])
+        return Outcome()
     except Unreadable as error:
         if writes_text:
             write_bytes(data)
@@ -48,13 +54,12 @@ def check_stdin(options: Options, finder: SettingsFinder, run_settings: Settings
     warn(options, fixed.refusals)
     if options.diff:
         label = options.stdin_filename or "<stdin>"
-        differs = print_diff(options, label, source.text, fixed.text)
+        differs = print_diff(options, label, source, fixed.source)
         say_would_fix(options, len(fixed.applied), len(fixed.held_back))
         return Outcome(differs=differs)
-    write_bytes(source.encode(fixed.text))
-    after = Source(path, fixed.text, source.encoding, source.bom)
+    write_bytes(fixed.source.data)
     done = ((path, fixed.applied),) if fixed.applied else ()
-    texts = Texts({path: after})
+    texts = Texts({path: fixed.source})
     outcome = Outcome((fixed.result,), done)
     outcome = without_known(options, run_settings, outcome, texts, ((str(path), settings),))
     report(options, run_settings, outcome, texts, err=True)

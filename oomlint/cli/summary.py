@@ -135,7 +135,7 @@ def held_back_lines(outcome: Outcome, report: Report) -> Iterator[str]:
         " apply with `--fix --unsafe-fixes`:"
     )
     for result, finding in held:
-        place = f"{report.show(result.path)}:{finding.row}"
+        place = f"{report.show(result.path)}:{report.place(result.path, finding.row)}"
         title = finding.fix.title if finding.fix else ""
         yield f"  {place}: {finding.code} {title}"
 

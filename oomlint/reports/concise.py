@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from oomlint.reports.report import Report
 from oomlint.reports.style import paint
+from oomlint.source import Place
 
 
 def render(report: Report) -> Iterator[str]:
@@ -14,12 +15,12 @@ def render(report: Report) -> Iterator[str]:
         for finding in result.findings:
             mark = "[*] " if report.applies(finding.fix) else ""
             code = paint(finding.code, report.color, fg="red", bold=True)
-            place = f"{paint(shown, report.color, bold=True)}:{finding.row}:{finding.column}"
+            at = report.place(result.path, finding.row)
+            place = f"{paint(shown, report.color, bold=True)}:{at}:{finding.column}"
             yield f"{place}: {code} {paint(mark, report.color, fg='cyan')}{finding.message}"
         problem = result.problem
         if problem is not None:
-            place = (
-                f"{paint(shown, report.color, bold=True)}:{problem.row or 1}:{problem.column or 1}"
-            )
+            at = report.place(result.path, problem.row) if problem.row else Place(None, 1)
+            place = f"{paint(shown, report.color, bold=True)}:{at}:{problem.column or 1}"
             kind = paint(problem.kind, report.color, fg="red", bold=True)
             yield f"{place}: {kind}: {problem.message}"

@@ -41,7 +41,7 @@ def finding_lines(
     yield f"{code} {severity} {mark}{paint(finding.message, color, bold=True)}"
     margin = Margin(finding, source, color)
     shown = report.show(result.path)
-    yield margin.pointer(f"{shown}:{finding.row}:{finding.column}")
+    yield margin.pointer(f"{shown}:{report.place(result.path, finding.row)}:{finding.column}")
     if source is not None and finding.end_row <= len(source.line_starts):
         yield from margin.excerpt(finding, source)
     yield from path_lines(report, result, finding, margin)
@@ -50,7 +50,7 @@ def finding_lines(
 
 @dataclass(frozen=True, slots=True)
 class Margin:
-    """The gutter with row numbers, as wide as the last row that is shown needs."""
+    """The gutter with row numbers as the author counts, as wide as the last shown one needs."""
 
     finding: Finding
     source: Source | None
@@ -60,8 +60,12 @@ class Margin:
     def digits(self) -> int:
         last = self.finding.end_row + CONTEXT
         if self.source is not None:
-            last = min(last, len(self.source.line_starts))
+            row = min(self.finding.end_row, len(self.source.line_starts))
+            last = self.source.place(min(last, self.source.rows_around(row)[1])).row
         return len(str(last))
+
+    def number(self, row: int) -> int:
+        return self.source.place(row).row if self.source else row
 
     def bar(self, number: object = "", sign: str = "|") -> str:
         return paint(f"{number!s:>{self.digits}} {sign}", self.color, fg="blue", bold=True)
@@ -75,19 +79,20 @@ class Margin:
 
     def excerpt(self, finding: Finding, source: Source) -> Iterator[str]:
         yield self.bar()
-        last_row = len(source.line_starts)
-        first, last = max(1, finding.row - CONTEXT), min(finding.end_row + CONTEXT, last_row)
+        top, bottom = source.rows_around(finding.row)
+        first = max(top, finding.row - CONTEXT)
+        last = max(finding.end_row, min(finding.end_row + CONTEXT, bottom))
         for row in range(first, last + 1):
             if elided(finding, row):
                 if row == finding.row + MOST_ROWS // 2:
                     yield self.bar("", ":")
                 continue
-            line = source.line(row)
+            line = source.written_line(row)
             if not line.strip() and (row in (first, last)) and not in_range(finding, row):
                 continue
             start, end = marked(finding, row, line)
             text, before, marks = window(line, start, end)
-            yield f"{self.bar(row)} {text}".rstrip()
+            yield f"{self.bar(self.number(row))} {text}".rstrip()
             if marks:
                 carets = paint("^" * marks, self.color, fg=COLORS[finding.severity], bold=True)
                 yield f"{self.bar()} {' ' * before}{carets}"
@@ -139,8 +144,8 @@ def path_lines(
         holder = result.path.parent / point.filename if point.filename else result.path
         source = report.texts.get(holder)
         known = source is not None and point.row <= len(source.line_starts)
-        code = printable(source.line(point.row).strip()) if source and known else ""
-        steps.append((f"{report.show(holder)}:{point.row}", point.what, code))
+        code = printable(source.written_line(point.row).strip()) if source and known else ""
+        steps.append((f"{report.show(holder)}:{report.place(holder, point.row)}", point.what, code))
     if not steps:
         return
     places = max(width(place) for place, _, _ in steps)
@@ -179,12 +184,16 @@ def fix_diff(finding: Finding, source: Source, margin: Margin, color: bool) -> I
         return
     shift = 0
     shown_any = False
+    cell = source.place(finding.row).cell
     for first, last, new in changed_blocks(finding, source):
-        if shown_any:
+        if source.place(first).cell != cell:
+            cell, shift = source.place(first).cell, 0
+            yield margin.bar("", f"::: cell {cell}")
+        elif shown_any:
             yield margin.bar("", ":")
         shown_any = True
-        old = [source.line(row) for row in range(first, last + 1)]
-        number = first + shift
+        old = [source.written_line(row) for row in range(first, last + 1)]
+        number = margin.number(first) + shift
         for line in difflib.ndiff(old, new):
             column = finding.column - 1
             sign, body = line[0], window(line[2:], column, column)[0]
@@ -206,12 +215,14 @@ def changed_blocks(finding: Finding, source: Source) -> Iterator[tuple[int, int,
     edits = sorted(finding.fix.edits, key=lambda e: (e.start, e.end)) if finding.fix else []
     blocks: list[tuple[int, int, list[tuple[int, int, str]]]] = []
     rows = len(source.line_starts)
-    # A text that ends with a newline has an empty row after it, which is no context.
-    shown_rows = rows - (rows > 1 and source.line_starts[-1] == len(source.text))
     for edit in edits:
-        first = max(1, source.position(edit.start)[0] - 1)
+        row = source.position(edit.start)[0]
+        top, bottom = source.rows_around(row)
+        # A text that ends with a newline has an empty row after it, which is no context.
+        bottom -= bottom > 1 and source.line_starts[bottom - 1] == len(source.text)
+        first = max(top, row - 1)
         row = source.position(edit.end)[0]
-        last = max(row, min(shown_rows, row + 1))
+        last = max(row, min(bottom, row + 1))
         if blocks and first <= blocks[-1][1] + 1:
             begin, _, inside = blocks.pop()
             blocks.append((begin, last, [*inside, (edit.start, edit.end, edit.content)]))
@@ -222,9 +233,9 @@ def changed_blocks(finding: Finding, source: Source) -> Iterator[tuple[int, int,
         end = source.line_starts[last] if last < rows else len(source.text)
         parts = []
         for start, stop, content in inside:
-            parts += [source.text[position:start], content]
+            parts += [source.written[position:start], content]
             position = stop
-        text = "".join([*parts, source.text[position:end]]).replace("\r\n", "\n")
+        text = "".join([*parts, source.written[position:end]]).replace("\r\n", "\n")
         yield first, last, text.removesuffix("\n").replace("\r", "\n").split("\n")
 
 
@@ -236,6 +247,7 @@ def problem_lines(
     row, column = problem.row or 1, problem.column or 1
     place = Finding("", "", "", Severity.ERROR, 0, 0, row, column, row, column + 1)
     margin = Margin(place, source if problem.row else None, report.color)
-    yield margin.pointer(f"{report.show(result.path)}:{row}:{column}")
+    at = report.place(result.path, row) if problem.row else row
+    yield margin.pointer(f"{report.show(result.path)}:{at}:{column}")
     if problem.row and source is not None and row <= len(source.line_starts):
         yield from margin.excerpt(place, source)

@@ -11,7 +11,7 @@ from oomlint import registry
 from oomlint.linter import FileResult, Problem
 from oomlint.reports.report import Report
 from oomlint.rule import Finding, Fix
-from oomlint.source import Source
+from oomlint.source import Place, Source
 from oomlint.suppressions import noqa_row
 
 Object = dict[str, Any]
@@ -27,21 +27,22 @@ def objects(report: Report) -> Iterator[Object]:
         for finding in result.findings:
             yield finding_object(result, finding, source)
         if result.problem is not None:
-            yield problem_object(result, result.problem)
+            yield problem_object(result, result.problem, source)
 
 
 def finding_object(result: FileResult, finding: Finding, source: Source | None) -> Object:
+    noqa = noqa_row(source, finding.row) if source else finding.row
     return {
-        "cell": None,
+        "cell": source.place(finding.row).cell if source else None,
         "code": finding.code,
         "name": finding.name,
         "severity": finding.severity.value,
         "filename": printable_path(result.path),
         "message": finding.message,
         "url": finding.url,
-        "noqa_row": noqa_row(source, finding.row) if source else finding.row,
-        "location": place(finding.row, finding.column),
-        "end_location": place(finding.end_row, finding.end_column),
+        "noqa_row": source.place(noqa).row if source else noqa,
+        "location": place(source, finding.row, finding.column),
+        "end_location": place(source, finding.end_row, finding.end_column),
         "fix": fix_object(finding.fix, source),
         "path": [
             {
@@ -49,8 +50,10 @@ def finding_object(result: FileResult, finding: Finding, source: Source | None) 
                 "filename": printable_path(result.path.parent / point.filename)
                 if point.filename
                 else printable_path(result.path),
-                "location": place(point.row, point.column),
-                "end_location": place(point.end_row, point.end_column),
+                "location": place(None if point.filename else source, point.row, point.column),
+                "end_location": place(
+                    None if point.filename else source, point.end_row, point.end_column
+                ),
             }
             for point in finding.path
         ],
@@ -58,10 +61,11 @@ def finding_object(result: FileResult, finding: Finding, source: Source | None) 
     }
 
 
-def problem_object(result: FileResult, problem: Problem) -> Object:
+def problem_object(result: FileResult, problem: Problem, source: Source | None) -> Object:
     row, column = problem.row or 1, problem.column or 1
+    source = source if problem.row else None
     return {
-        "cell": None,
+        "cell": source.place(row).cell if source else None,
         "code": problem.kind,
         "name": problem.kind,
         "severity": "error",
@@ -69,8 +73,8 @@ def problem_object(result: FileResult, problem: Problem) -> Object:
         "message": problem.message,
         "url": None,
         "noqa_row": None,
-        "location": place(row, column),
-        "end_location": place(row, column + 1),
+        "location": place(source, row, column),
+        "end_location": place(source, row, column + 1),
         "fix": None,
         "path": [],
         "effect": [],
@@ -86,8 +90,8 @@ def fix_object(fix: Fix | None, source: Source | None) -> Object | None:
         "edits": [
             {
                 "content": edit.content,
-                "location": place(*source.position(edit.start)),
-                "end_location": place(*source.position(edit.end)),
+                "location": place(source, *source.position(edit.start)),
+                "end_location": place(source, *source.position(edit.end)),
             }
             for edit in fix.edits
         ],
@@ -105,8 +109,11 @@ def effect(code: str) -> list[Object]:
     return []
 
 
-def place(row: int, column: int) -> Object:
-    return {"row": row, "column": column}
+def place(source: Source | None, row: int, column: int) -> Object:
+    """A position; in a notebook its row is counted in the cell that it names."""
+    at = source.place(row) if source else Place(None, row)
+    cell = {} if at.cell is None else {"cell": at.cell}
+    return {**cell, "row": at.row, "column": column}
 
 
 def printable_path(path: Path | str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from oomlint.keys import shown_path
 from oomlint.linter import FileResult
 from oomlint.rule import Fix, Rule, Safety
-from oomlint.source import Source, Unreadable, read
+from oomlint.source import Place, Source, Unreadable, is_notebook, read
 
 
 @dataclass(slots=True)
@@ -42,6 +42,11 @@ class Report:
     show: Callable[[Path], str] = shown_path
     root: Path = field(default_factory=Path.cwd)
     rules: tuple[type[Rule], ...] = ()
+
+    def place(self, path: Path, row: int) -> Place:
+        """Where a row of a file lies as its author counts: in a cell, where there are any."""
+        source = self.texts.get(path) if is_notebook(path) else None
+        return source.place(row) if source else Place(None, row)
 
     def applies(self, fix: Fix | None) -> bool:
         return fix is not None and (self.unsafe or fix.safety is Safety.SAFE)
