@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from importlib.util import find_spec
 
+from lsp_client import client, session
 from shell import plugin, project
 
-__all__ = ["plugin", "project"]
+__all__ = ["client", "plugin", "project", "session"]
 
 # Tests run on all cores at once: threads of torch would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 import os
 import queue
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
+
+import pytest
 
 PLUGIN = Path(__file__).parent / "plugin"
 OOMLINT = Path(sys.executable).with_name("oomlint")
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
+START = {"line": 0, "character": 0}
 CAPABILITIES: dict[str, Any] = {
     "workspace": {"workspaceEdit": {"documentChanges": True}},
     "textDocument": {
@@ -28,31 +33,51 @@ CAPABILITIES: dict[str, Any] = {
 class Client:
     """One session; every message of the server is kept in order of arrival."""
 
-    def __init__(self, folder: Path, capabilities: dict[str, Any] | None = None) -> None:
-        environment = {**os.environ, "PYTHONPATH": str(PLUGIN)}
+    def __init__(
+        self,
+        folder: Path,
+        capabilities: dict[str, Any] | None = None,
+        *,
+        options: object = None,
+        folders: list[Path] | None = None,
+        replies: dict[str, Callable[[Any], object]] | None = None,
+        port: int = 0,
+        plugin: bool = True,
+    ) -> None:
+        """`replies` answer the server's own requests, by method; others are answered by null."""
         self.folder = folder
+        self.replies = replies or {}
+        where = ["--tcp", "--port", str(port)] if port else []
         self.process = subprocess.Popen(
-            [str(OOMLINT), "server"],
+            [str(OOMLINT), "server", *where],
             cwd=folder,
-            env=environment,
+            env={**os.environ, "PYTHONPATH": str(PLUGIN)} if plugin else None,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
+        self.input: IO[bytes] | None = self.process.stdout
+        self.output: IO[bytes] | None = self.process.stdin
+        if port:
+            connection = connect(port)
+            self.input, self.output = connection.makefile("rb"), connection.makefile("wb")
         self.inbox: queue.Queue[dict[str, Any]] = queue.Queue()
         self.unread: list[dict[str, Any]] = []
         self.errors: list[bytes] = []
+        self.opened: set[str] = set()
         self.number = 0
+        self.sending = threading.Lock()
         threading.Thread(target=self.listen, daemon=True).start()
         threading.Thread(target=self.drain, daemon=True).start()
-        self.hello = self.ask(
-            "initialize",
-            {
-                "processId": os.getpid(),
-                "rootUri": folder.as_uri(),
-                "capabilities": CAPABILITIES if capabilities is None else capabilities,
-            },
-        )
+        hello = {
+            "processId": os.getpid(),
+            "rootUri": folder.as_uri(),
+            "capabilities": CAPABILITIES if capabilities is None else capabilities,
+            "initializationOptions": options,
+        }
+        if folders is not None:
+            hello["workspaceFolders"] = [{"uri": f.as_uri(), "name": f.name} for f in folders]
+        self.hello = self.ask("initialize", hello)
         self.tell("initialized", {})
 
     def __enter__(self) -> Client:
@@ -69,7 +94,7 @@ class Client:
         self.process.wait()
 
     def listen(self) -> None:
-        stream = self.process.stdout
+        stream = self.input
         assert stream is not None
         size = 0
         while line := stream.readline():
@@ -77,7 +102,11 @@ class Client:
             if name.lower() == b"content-length":
                 size = int(value)
             elif not line.strip():
-                self.inbox.put(json.loads(stream.read(size)))
+                message = json.loads(stream.read(size))
+                if "method" in message and "id" in message:
+                    reply = self.replies.get(message["method"], lambda params: None)
+                    self.send({"id": message["id"], "result": reply(message.get("params"))})
+                self.inbox.put(message)
 
     def drain(self) -> None:
         assert self.process.stderr is not None
@@ -85,9 +114,10 @@ class Client:
 
     def send(self, message: dict[str, Any]) -> None:
         body = json.dumps({"jsonrpc": "2.0", **message}).encode()
-        assert self.process.stdin is not None
-        self.process.stdin.write(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
-        self.process.stdin.flush()
+        assert self.output is not None
+        with self.sending:
+            self.output.write(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+            self.output.flush()
 
     def tell(self, method: str, params: dict[str, Any]) -> None:
         self.send({"method": method, "params": params})
@@ -124,8 +154,18 @@ class Client:
     def open(self, name: str, text: str, version: int = 1) -> list[dict[str, Any]]:
         """Opens a document and returns its diagnostics."""
         item = {"uri": self.uri(name), "languageId": "python", "version": version, "text": text}
+        self.opened.add(item["uri"])
         self.tell("textDocument/didOpen", {"textDocument": item})
         return self.published(name, version)
+
+    def move(self, folder: Path) -> None:
+        """Closes all documents; names are those of files in `folder` from now on."""
+        for uri in self.opened:
+            self.tell("textDocument/didClose", {"textDocument": {"uri": uri}})
+        self.opened.clear()
+        self.ask("textDocument/hover", {"textDocument": {"uri": ""}, "position": START})
+        self.unread.clear()
+        self.folder = folder
 
     def change(self, name: str, version: int, *changes: dict[str, Any]) -> None:
         identifier = {"uri": self.uri(name), "version": version}
@@ -171,6 +211,43 @@ class Client:
         assert self.ask("shutdown", None) is None
         self.send({"method": "exit"})
         return self.process.wait(PATIENCE_S)
+
+
+@pytest.fixture(scope="session")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Client]]:
+    """The client that most tests share: a server needs a second to start."""
+    clients: list[Client] = []
+    yield clients
+    for client in clients:
+        client.process.kill()
+
+
+@pytest.fixture
+def client(session: list[Client], tmp_path: Path) -> Client:
+    """A client without open documents, for the files of this test's folder."""
+    if not session or session[-1].process.poll() is not None:
+        session.append(Client(tmp_path))
+    session[-1].move(tmp_path)
+    return session[-1]
+
+
+def connect(port: int) -> socket.socket:
+    """A connection with the server, once it listens."""
+    latest = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port))
+        except OSError:
+            if time.monotonic() > latest:
+                raise
+            time.sleep(0.05)
+
+
+def place(line: int, start: int, end: int) -> dict[str, Any]:
+    return {
+        "start": {"line": line, "character": start},
+        "end": {"line": line, "character": end},
+    }
 
 
 def apply_edits(text: str, edits: list[dict[str, Any]]) -> str:
