@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from oomlint.analysis import Model, attention
 from oomlint.analysis.answers import finding
 from oomlint.rule import Claim, Finding, Rule, Severity
+from oomlint.token_patterns import AllOf, InOneFunction, Times, Without
+
+PRODUCTS = ("matmul(", "bmm(", "einsum(", " @ ")
+# Who knows of fused kernels has chosen.
+FUSED_WORDS = (
+    b"scaled_dot_product_attention",
+    b"memory_efficient_attention",
+    b"flash_attn",
+    b"flashattn",
+    b"flash_attention",
+    b"flashattention",
+    b"xformers",
+    b"sdpa",
+)
 
 
 class ManualAttention(Rule):
@@ -53,11 +66,18 @@ class ManualAttention(Rule):
     code = "OOM501"
     name = "manual-attention"
     severity = Severity.WARNING
-    tokens = (("oftmax",), ("matmul(", "bmm(", "einsum(", " @ "), ("torch",))
+    tokens = (("oftmax",), PRODUCTS, ("torch",))
+    # Two products in one function, and nothing fused anywhere.
+    token_pattern = AllOf(
+        (
+            Without(FUSED_WORDS),
+            InOneFunction((Times(2, tuple(word.encode() for word in PRODUCTS)),)),
+        )
+    )
     claims = (Claim.PEAK_FALLS,)
 
     def check(self, model: Model) -> Iterator[Finding]:
-        if FUSED.search(model.source.text):
+        if not Without(FUSED_WORDS).search(model.source.text.encode("utf-8", "replace")):
             return
         if model.torch_version is not None and model.torch_version < SINCE:
             return
@@ -73,10 +93,4 @@ class ManualAttention(Rule):
             yield finding(model, self, found.softmax, message, None, path)
 
 
-# Who knows of fused kernels has chosen.
-FUSED = re.compile(
-    r"scaled_dot_product_attention|memory_efficient_attention|flash_?attn|flash_?attention|xformers"
-    r"|sdpa",
-    re.IGNORECASE,
-)
 SINCE = (2, 0)
