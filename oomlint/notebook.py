@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -17,6 +18,7 @@ SPACE = re.compile(r"[ \t\r\n]*")
 # A line of a cell, and the same as JSON writes it inside a string.
 LINE = re.compile(r"[^\n]*\n|[^\n]+")
 JSON_LINE = re.compile(r"(?:[^\\]|\\[^n])*?\\n|(?:[^\\]|\\[^n])+")
+JSON_CHAR = re.compile(r"\\u[dD][89abAB]\w\w\\u[dD][c-fC-F]\w\w|\\u\w{4}|\\.|[^\\]", re.DOTALL)
 DECODER = json.JSONDecoder()
 
 # (start, end, content): replaces the code points `start:end`.
@@ -69,6 +71,14 @@ class Notebook:
         """The Python of each cell with the row where it begins."""
         for cell in self.cells:
             yield cell.row, self.text[cell.start : cell.end]
+
+    def in_document(self, offset: int) -> tuple[int, int]:
+        """Line and column (from 1) in the JSON itself of what stands at an offset of the text."""
+        index = bisect_right(self.cells, offset, key=lambda cell: cell.start) - 1
+        cell = self.cells[max(index, 0)]
+        spans = string_spans(self.document, *all_source_spans(self.document)[cell.number])
+        found = place_of(self.document, spans, offset - cell.start)
+        return self.document.count("\n", 0, found) + 1, found - self.document.rfind("\n", 0, found)
 
     def written_cells(self) -> Iterator[tuple[int, str]]:
         """What the author sees of each cell, with its number among all cells."""
@@ -209,6 +219,28 @@ def source_spans(document: str) -> Iterator[tuple[int, int, int]]:
         spans = {key: (start, end) for key, start, end in members(document, at)}
         if "source" in spans:
             yield number, *spans["source"]
+
+
+@lru_cache(maxsize=4)
+def all_source_spans(document: str) -> dict[int, tuple[int, int]]:
+    return {number: (start, end) for number, start, end in source_spans(document)}
+
+
+def string_spans(document: str, start: int, end: int) -> list[tuple[int, int]]:
+    """The strings of a source, whether it is one or a list of them."""
+    return [(start, end)] if document[start] == '"' else list(items(document, start))
+
+
+def place_of(document: str, spans: Iterable[tuple[int, int]], wanted: int) -> int:
+    """Where the JSON spells the character with an index in some strings; past all, their end."""
+    last = 0
+    for start, end in spans:
+        for char in JSON_CHAR.finditer(document, start + 1, end - 1):
+            if wanted == 0:
+                return char.start()
+            wanted -= 1
+        last = end - 1
+    return last
 
 
 def skip(document: str, at: int) -> int:

@@ -194,6 +194,62 @@ def test_json_counts_rows_in_the_cell(project: Path) -> None:
     assert [point["location"]["cell"] for point in found["path"]] == [1, 2]
 
 
+# Formats of tools that look into the file itself.
+IN_FILE = ("github", "gitlab", "pylint", "junit", "azure", "rdjson", "sarif")
+
+
+@pytest.mark.parametrize("style", IN_FILE)
+def test_tools_are_told_the_line_of_the_file_and_the_cell(project: Path, style: str) -> None:
+    body = dumped(code("x"), code('é = "\u2028"\nif é: kept += loss  # "'))
+    write(project, {"n.ipynb": body, "bad.ipynb": dumped(code("x\ny z")), "none.ipynb": "{}"})
+    row = next(row for row, line in enumerate(body.split("\n"), 1) if line.endswith('# \\""'))
+    column = body.split("\n")[row - 1].index("kept") + 1
+    out = call("check", "--output-format", style).out
+    places = {
+        "github": f"line={row},col={column},endLine={row},endColumn={column + 12}::",
+        "pylint": f"n.ipynb:{row}: [FAK101] cell 2:2: kept is flagged",
+        "azure": f"linenumber={row};columnnumber={column};",
+        "junit": f'line="{row}" column="{column}"',
+        "gitlab": f'{{"line": {row}, "column": {column}}}',
+        "rdjson": f'{{"line": {row}, "column": {column}}}',
+        "sarif": f'"startLine": {row}, "startColumn": {column},',
+    }
+    flat = re.sub(r"\n *", " ", out).replace("{ ", "{").replace(" }", "}")
+    assert places[style] in flat
+    assert "cell 2:2: kept is flagged" in out
+    assert "cell 1:2: " in out
+    # An edit of the Python is none of the JSON.
+    assert '"fixes"' not in out and '"suggestions"' not in out
+
+
+def test_grouped_names_cells(project: Path) -> None:
+    write(project, {"n.ipynb": dumped(code("x"), code(KEPT))})
+    out = call("check", "--output-format", "grouped").out
+    assert out.startswith("n.ipynb:\n  cell 2:1:1 FAK101 [*] kept is flagged\n")
+
+
+@pytest.mark.parametrize("form", ["list", "string", "one item"])
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_every_character_is_found_in_the_json(form: str, ascii_only: bool) -> None:
+    texts = ["a\n", 'é😀"\\\t\u2028\r\n\u0001z\n\nend', "%x\n/"]
+    cells = [code(text) for text in texts]
+    if form != "list":
+        cells = [
+            {**c, "source": t if form == "string" else [t]}
+            for c, t in zip(cells, texts, strict=True)
+        ]
+    document = json.dumps(notebook(*cells), indent=1, ensure_ascii=ascii_only)
+    read = read_notebook(document)
+    lines = document.split("\n")
+    for cell, text in zip(read.cells, texts, strict=True):
+        for index, char in enumerate(text):
+            row, column = read.in_document(cell.start + index)
+            spelled = json.dumps(char, ensure_ascii=ascii_only)[1:-1]
+            assert lines[row - 1][column - 1 :].startswith(spelled)
+        row, column = read.in_document(cell.end)
+        assert lines[row - 1][column - 1] == '"'
+
+
 def changed_lines(before: str, after: str) -> list[tuple[str, str]]:
     pairs = zip(before.splitlines(True), after.splitlines(True), strict=True)
     return [(old.strip(), new.strip()) for old, new in pairs if old != new]

@@ -1,10 +1,15 @@
-"""A finding or a problem, as every machine format needs it: flat, with its fingerprint."""
+"""A finding or a problem, as every machine format needs it: flat, with its fingerprint.
+
+In a notebook rows and columns are those of the file itself, where such tools look, and messages
+begin with the cell.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 from oomlint.fingerprints import fingerprints
 from oomlint.keys import relative_name
@@ -53,9 +58,40 @@ def file_entries(result: FileResult, report: Report) -> Iterator[Entry]:
         places.append((problem.kind, problem.row))
     digests = fingerprints(relative_name(result.path, report.root), places, source)
     for finding, digest in zip(result.findings, digests, strict=False):
-        yield finding_entry(result.path, finding, source, digest)
+        yield in_file(finding_entry(result.path, finding, source, digest))
     if problem is not None:
-        yield problem_entry(result.path, problem, source, digests[-1])
+        entry = problem_entry(result.path, problem, source, digests[-1])
+        yield in_file(entry) if problem.row else entry
+
+
+def in_file(entry: Entry) -> Entry:
+    """The entry of a notebook by its places in the JSON, without a fix: that is no edit of JSON."""
+    source = entry.source
+    if source is None or source.notebook is None:
+        return entry
+    points = tuple(
+        point if point.filename else moved(point, source, what=said(source, point.row, point.what))
+        for point in entry.waypoints
+    )
+    message = said(source, entry.row, entry.message)
+    return replace(moved(entry, source, message=message), source=None, waypoints=points)
+
+
+def said(source: Source, row: int, text: str) -> str:
+    return f"{source.place(row)}: {text}"
+
+
+Placed = TypeVar("Placed", Entry, Waypoint)
+
+
+def moved(placed: Placed, source: Source, **texts: Any) -> Placed:
+    """The same by line and column of a notebook's JSON."""
+    assert source.notebook is not None
+    starts = source.line_starts
+    start = source.notebook.in_document(starts[placed.row - 1] + placed.column - 1)
+    end = source.notebook.in_document(starts[placed.end_row - 1] + placed.end_column - 1)
+    texts |= {"row": start[0], "column": start[1], "end_row": end[0], "end_column": end[1]}
+    return replace(placed, **texts)
 
 
 def finding_entry(path: Path, finding: Finding, source: Source | None, digest: str) -> Entry:

@@ -68,7 +68,7 @@ def location(path: Path, source: Source | None, place: Entry | Waypoint) -> Obje
 
 def position(source: Source | None, row: int, column: int) -> dict[str, int]:
     """The place of a code point as reviewdog counts: columns are bytes of UTF-8 from 1."""
-    if source is None or row > len(source.line_starts):
+    if source is None or source.notebook or row > len(source.line_starts):
         return {"line": row, "column": column}
     before = source.line(row)[: column - 1]
     wide = len(before.encode("utf-8", "surrogatepass")) - len(before)
