@@ -133,16 +133,16 @@ def number(key: str, value: str) -> float:
 def divisions(value: str) -> tuple[int, ...]:
     """One number for all sizes, or `[256:1,512:2,>:4]` by size in MiB."""
     if not value.startswith("["):
-        return (power_of_two(value, "divisions"),) * BUCKETS
+        return (power_of_two(value, "divisions has"),) * BUCKETS
     found = [0] * BUCKETS
     last = 0
     for place, part in enumerate(value.strip("[]").split(",")):
         boundary, _, count = part.partition(":")
-        chosen = power_of_two(count, "divisions", off=True)
+        chosen = power_of_two(count, "divisions has", off=True)
         if boundary == ">":
             found[last + 1 :] = [chosen] * (BUCKETS - last - 1)
             continue
-        limit = power_of_two(boundary, "intervals")
+        limit = power_of_two(boundary, "intervals have")
         last = min(limit.bit_length() - 1, BUCKETS - 1)
         if place == 0:
             found[:last] = [chosen] * last
@@ -153,5 +153,5 @@ def divisions(value: str) -> tuple[int, ...]:
 def power_of_two(text: str, what: str, *, off: bool = False) -> int:
     value = int(number("roundup_power2_divisions", text))
     if value & (value - 1) or (value == 0 and not off):
-        raise ValueError(f"For roundups, the {what} has to be power of 2 ")
+        raise ValueError(f"For roundups, the {what} to be power of 2 ")
     return value

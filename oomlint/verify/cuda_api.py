@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from oomlint.verify import streams
-from oomlint.verify.allocator_settings import parse
+from oomlint.verify.allocator_settings import UNLIMITED, parse
 from oomlint.verify.device import CUDA, Device
 from oomlint.verify.profiles import properties
 from oomlint.verify.statistics import Statistics
@@ -49,7 +49,9 @@ def install(emulated: Device) -> None:
         return allocator.available, allocator.capacity
 
     def memory_stats(device: Any = None) -> OrderedDict[str, int]:
-        return OrderedDict(now().named())
+        limit = allocator.settings.max_split
+        found = now().named() | {"max_split_size": -1 if limit >= UNLIMITED else limit}
+        return OrderedDict(sorted(found.items()))
 
     def seed(value: int) -> None:
         torch.default_generator.manual_seed(int(value))

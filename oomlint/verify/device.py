@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -101,8 +102,12 @@ class Device:
         size = storage.nbytes()
         if hold is not None and hold.size == size:
             return
+        setattr(storage, TAG, self.hold(size))
+
+    def hold(self, size: int) -> Hold:
+        """Memory for a storage; raises torch.OutOfMemoryError."""
         try:
-            setattr(storage, TAG, Hold(self.allocator, size))
+            return Hold(self.allocator, size)
         except CapacityExceeded as error:
             raise torch.OutOfMemoryError(str(error)) from None
 
@@ -167,6 +172,7 @@ def tensors_in(values: Any) -> Iterator[torch.Tensor]:
             yield from tensors_in(value)
 
 
+HOST_IS_FULL = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes")
 LOWER = (torch.float16, torch.bfloat16)
 aten: Any = torch.ops.aten
 # `item()`, `float()`, `if tensor:`: the host needs a number that the device computes.
@@ -223,7 +229,11 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         if state.paused:
             return func(*args, **kwargs)
         run = multiplied if func in PRODUCTS else apply
-        result = run(func, args, kwargs)
+        try:
+            result = run(func, args, kwargs)
+        except RuntimeError as error:
+            self.explain(error, asked, args, kwargs)
+            raise
         if func is READS_NUMBER and on_device(args[0]):
             self.device.waits += 1
         if func is FILLS and on_device(args[0]) and not on_device(args[1]):
@@ -246,6 +256,14 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
                         continue
                 self.device.tag_storage(storage)
         return result
+
+    def explain(
+        self, error: RuntimeError, asked: torch.device | None, args: Any, kwargs: dict[str, Any]
+    ) -> None:
+        """Raises CUDA's error where the host's memory ends before the device's would have."""
+        found = HOST_IS_FULL.search(str(error))
+        if found and self.placed(asked, args, kwargs):
+            self.device.hold(int(found[1]))
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

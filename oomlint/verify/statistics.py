@@ -100,7 +100,7 @@ class Statistics(Counters):
         found["num_sync_all_streams"] = self.synchronisations
         found["num_device_alloc"] = self.device_allocations
         found["num_device_free"] = self.device_frees
-        return dict(sorted(found.items()))
+        return found
 
 
 def put(found: dict[str, int], name: str, counter: Counter) -> None:
