@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -42,6 +43,9 @@ class FileResult:
     dependencies: tuple[Path, ...] = ()
     depends_on_callers: bool = False
 
+
+# Where a message names another line of its file.
+LINE_NUMBER = re.compile(r"\bline (\d+)\b")
 
 GATES: dict[tuple[type[Rule], ...], Gate] = {}
 
@@ -139,7 +143,7 @@ def run_rules(
     except Exception as error:
         return FileResult(source.path, problem=internal_error(asking, error))
     ordered = sorted(
-        (with_newlines(selection.adjusted(item), source) for item in dict.fromkeys(findings)),
+        (as_written(selection.adjusted(item), source) for item in dict.fromkeys(findings)),
         key=lambda item: (item.start, item.end, item.code),
     )
     kept, warnings = suppress(source, tuple(ordered))
@@ -175,6 +179,14 @@ def internal_error(asking: type[Rule] | None, error: Exception) -> Problem:
         blame = f"this is a bug in `{asking.__module__}`, which is no part of oomlint"
     failure = f"{doing} failed with {type(error).__name__}: {said} ({where})"
     return Problem("internal-error", f"{failure}; {blame}")
+
+
+def as_written(finding: Finding, source: Source) -> Finding:
+    """The finding in the terms of its file: its line ends in the fix, its cells in the message."""
+    if source.notebook:
+        message = LINE_NUMBER.sub(lambda m: str(source.place(int(m[1]))), finding.message)
+        finding = replace(finding, message=message)
+    return with_newlines(finding, source)
 
 
 def with_newlines(finding: Finding, source: Source) -> Finding:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import random
 import re
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fixture_files import FixtureFile, all_files
 from shell import call, write
 
+from oomlint.fixer import fix_text
+from oomlint.linter import check_source
 from oomlint.magics import python_of
 from oomlint.notebook import read_notebook
+from oomlint.settings import Layer, settings_for
 from oomlint.source import Place, from_bytes
 
 KEPT = "kept += loss\n"
@@ -192,6 +199,54 @@ def test_json_counts_rows_in_the_cell(project: Path) -> None:
     (edit,) = found["fix"]["edits"]
     assert edit["location"] == found["location"]
     assert [point["location"]["cell"] for point in found["path"]] == [1, 2]
+
+
+# Their fix joins two statements of the module.
+TOUCHES_TWO_CELLS = ("oom112_ineffective_no_grad",)
+# Rules that ask about a module's import, or whether a statement's value is shown.
+NOT_IN_NOTEBOOKS = ("oom412", "oom414")
+FLAGGED = [
+    file
+    for file in all_files()
+    if file.path.name == "flagged.py" and not file.folder.startswith(NOT_IN_NOTEBOOKS)
+]
+
+
+def statements(text: str) -> list[str]:
+    """A text in pieces, one for each statement of the module with the comments above it."""
+    lines = text.splitlines(keepends=True)
+    starts = [0]
+    for node in ast.parse(text).body[1:]:
+        rows = [node.lineno, *(part.lineno for part in getattr(node, "decorator_list", []))]
+        if min(rows) - 1 > starts[-1]:
+            starts.append(min(rows) - 1)
+    return ["".join(lines[a:b]) for a, b in pairwise([*starts, len(lines)])]
+
+
+@pytest.mark.parametrize("file", FLAGGED, ids=lambda file: file.folder[:6])
+def test_fixtures_cut_into_cells_are_judged_as_files(file: FixtureFile, tmp_path: Path) -> None:
+    pieces = statements(file.text)
+    body = dumped(*[code(f"%%time\n{piece}") for piece in pieces])
+    source = from_bytes(tmp_path / "train.ipynb", body.encode())
+    settings = replace(
+        settings_for(source.path), layers=(Layer("the test", select=("ALL",)),), preview=True
+    )
+    found = []
+    result = check_source(source, settings)
+    for finding in result.findings:
+        place = source.place(finding.row)
+        assert place.cell is not None
+        before = sum(piece.count("\n") for piece in pieces[: place.cell - 1])
+        found.append((before + place.row - 1, finding.code))
+    assert (sorted(set(found)), result.problem) == (sorted(set(file.hits)), None)
+    fixed = fix_text(source, settings, unsafe=True, found=result)
+    assert fixed.source.notebook is not None
+    cells = json.loads(fixed.source.notebook.document)["cells"]
+    texts = ["".join(cell["source"]) for cell in cells]
+    assert all(text.startswith("%%time\n") for text in texts)
+    wanted = file.golden.read_text() if file.golden.exists() else file.text
+    if file.folder not in TOUCHES_TWO_CELLS:
+        assert "".join(text.removeprefix("%%time\n") for text in texts) == wanted
 
 
 # Formats of tools that look into the file itself.
@@ -482,6 +537,34 @@ def test_cells_of_other_languages_are_left_out(project: Path) -> None:
     cells = [code("SELECT kept", metadata={"vscode": {"languageId": "sql"}}), code(KEPT)]
     write(project, {"n.ipynb": dumped(*cells)})
     assert concise() == "n.ipynb:cell 2:1:1: FAK101 [*] kept is flagged\n"
+
+
+@pytest.mark.parametrize(
+    ("place", "status", "said"),
+    [
+        ("cell 3:2", 0, "n.ipynb:4\n    loss.backward()\n"),
+        ("cell 3:2:5", 0, "lines are counted over all cells: cell 1 from 1, cell 3 from 3"),
+        ("4", 2, "error: n.ipynb is a notebook; name a cell as in `n.ipynb:cell 1:4`"),
+        ("cell 2:1", 2, "error: n.ipynb: cell 2 is no Python, or there is no such cell"),
+        ("cell 3:3", 2, "error: n.ipynb:cell 3: there is no line 3"),
+        ("cell 3:1", 2, "on this line; the next one stands on cell 3:2"),
+    ],
+)
+def test_explain_takes_a_place_in_a_cell(project: Path, place: str, status: int, said: str) -> None:
+    cells = [code("import torch"), markdown("x"), code("# next\nloss.backward()")]
+    write(project, {"n.ipynb": dumped(*cells)})
+    answer = call("explain", f"n.ipynb:{place}")
+    assert answer.code == status
+    assert said in answer.out + answer.err
+
+
+def test_explain_knows_cells_only_in_notebooks(project: Path) -> None:
+    write(project, {"a.py": "x = 1\n"})
+    answer = call("explain", "a.py:cell 1:1")
+    assert (answer.code, answer.err) == (
+        2,
+        "error: a.py is no notebook; name a line as in `a.py:1`\n",
+    )
 
 
 def test_no_cells_is_a_clean_notebook(project: Path) -> None:

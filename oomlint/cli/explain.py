@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -71,12 +72,13 @@ def explain(
     above = ctx.obj or {}
     isolated = given["isolated"] or above.get("isolated", False)
     config, tables = split_config((*above.get("config", ()), *given["config"]), isolated)
-    name, row = parsed(place)
+    name, cell, row = parsed(place)
     source = source_of(name)
+    row = row_in(source, cell, row)
     settings = SettingsFinder(tables, config, isolated).for_file(source.path)
     explanation, standings = answers(source, settings, row, wanted)
     shown = shown_path(source.path)
-    notes = tuple(notes_on(source.path, settings))
+    notes = tuple(notes_on(source, settings))
     if output_format == "json":
         document = {
             "filename": str(source.path),
@@ -94,15 +96,39 @@ def explain(
     return 0
 
 
-def parsed(place: str) -> tuple[str, int]:
-    """`train.py:42`, or `train.py:42:7` as findings are printed. Raises OomlintError."""
+def parsed(place: str) -> tuple[str, int, int]:
+    """`train.py:42`, or `train.py:42:7` as findings are printed. Raises OomlintError.
+
+    In a notebook `train.ipynb:cell 3:2`; the cell is 0 where none is named.
+    """
+    in_cell = re.fullmatch(r"(.+):cell (\d+):(\d+)(?::\d+)?", place)
+    if in_cell:
+        return in_cell[1], int(in_cell[2]), int(in_cell[3])
     name, _, number = place.rpartition(":")
     head, _, middle = name.rpartition(":")
     if head and middle.isdigit() and number.isdigit():
         name, number = head, middle
     if not name or not number.isdigit():
         raise OomlintError(f"`{place}` is not of the form FILE:LINE, as in `train.py:42`")
-    return name, int(number)
+    return name, 0, int(number)
+
+
+def row_in(source: Source, cell: int, row: int) -> int:
+    """The row of the text that a row of a cell is. Raises OomlintError."""
+    shown = shown_path(source.path)
+    if source.notebook is None:
+        if cell:
+            raise OomlintError(f"{shown} is no notebook; name a line as in `{shown}:{row}`")
+        return row
+    if not cell:
+        raise OomlintError(f"{shown} is a notebook; name a cell as in `{shown}:cell 1:{row}`")
+    for found in source.notebook.cells:
+        if found.number == cell:
+            last = source.rows_around(found.row)[1]
+            if not 1 <= row <= last - found.row + 1:
+                raise OomlintError(f"{shown}:cell {cell}: there is no line {row}")
+            return found.row + row - 1
+    raise OomlintError(f"{shown}: cell {cell} is no Python, or there is no such cell")
 
 
 def source_of(name: str) -> Source:
@@ -135,12 +161,13 @@ def answers(
         model = analyse(source, settings.root, settings.torch_version, settings.effects)
         explanation = explanation_of(model, row)
     except SyntaxProblem as error:
-        raise OomlintError(f"{shown}:{error.row}: is no Python: {error.message}") from None
+        at = source.place(error.row)
+        raise OomlintError(f"{shown}:{at}: is no Python: {error.message}") from None
     except RecursionError:
         raise OomlintError(f"{shown}: holds an expression that is nested too deeply") from None
     if explanation is None:
         where = next_row(model, row)
-        raise OomlintError(f"{shown}:{row}: no statement stands on this line{where}")
+        raise OomlintError(f"{shown}:{source.place(row)}: no statement stands on this line{where}")
     return explanation, tuple(
         standings(model, settings, rules or registry.all_rules(), explanation)
     )
@@ -150,7 +177,10 @@ def next_row(model: Model, row: int) -> str:
     from ast import stmt, walk
 
     below = [n.lineno for n in walk(model.module.tree) if isinstance(n, stmt) and n.lineno > row]
-    return f"; the next one stands on line {min(below)}" if below else ""
+    if not below:
+        return ""
+    place = model.source.place(min(below))
+    return f"; the next one stands on {'line ' if place.cell is None else ''}{place}"
 
 
 def standings(
@@ -217,7 +247,11 @@ def silencing_comment(source: Source, finding: Finding) -> str:
     return "a comment for the whole file"
 
 
-def notes_on(path: Path, settings: Settings) -> Iterator[str]:
+def notes_on(source: Source, settings: Settings) -> Iterator[str]:
+    path = source.path
+    if source.notebook:
+        starts = ", ".join(f"cell {c.number} from {c.row}" for c in source.notebook.cells)
+        yield f"lines are counted over all cells: {starts}"
     pattern = next((item for item in settings.exclude if item.covers(str(path))), None)
     if pattern is not None:
         yield f"`oomlint check` leaves this file out of folders: `exclude` holds `{pattern.glob}`"
