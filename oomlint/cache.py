@@ -23,6 +23,7 @@ from oomlint.settings import DEFAULT_EXCLUDE, Settings
 
 FORMAT = 1
 FOLDER = ".oomlint_cache"
+TAG = "CACHEDIR.TAG"
 # Ends the digest of a file that was taken for Python on trust.
 TRUSTED = "~"
 # Runs with other selections keep their own files; the oldest go.
@@ -237,6 +238,18 @@ def cache_path(settings: Settings) -> Path:
     return (settings.cache_dir or user_cache()) / f"{own}-{name}"
 
 
+def results_outside(settings: Settings) -> list[Path]:
+    """The stored results of a project that do not lie in a cache folder of its own."""
+    own = digest_of(os.fsencode(settings.root))[:16]
+    folders = {settings.cache_dir or user_cache(), user_cache()}
+    return sorted(path for folder in folders for path in folder.glob(f"{own}-*.json"))
+
+
+def is_cache(folder: Path) -> bool:
+    """Whether a folder is one that `prepare_folder` made."""
+    return (folder / TAG).is_file() and not folder.is_symlink()
+
+
 def user_cache() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(base) / "oomlint"
@@ -248,7 +261,7 @@ def prepare_folder(folder: Path) -> None:
         return
     folder.mkdir(parents=True, exist_ok=True)
     (folder / ".gitignore").write_text("*\n")
-    (folder / "CACHEDIR.TAG").write_text("Signature: 8a477f597d28d172789f06886806bc55\n")
+    (folder / TAG).write_text("Signature: 8a477f597d28d172789f06886806bc55\n")
 
 
 def prune(written: Path) -> None:

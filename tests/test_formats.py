@@ -425,3 +425,9 @@ def test_lines_have_the_form_that_readers_of_ruff_know(project: Path, style: str
         return re.sub(r"\d+", "0", text).split()
 
     assert form(ran.stdout) == form(call("check", "-q", "--output-format", style).out)
+
+
+@pytest.mark.parametrize(("root", "uri"), [("/", "file:///"), ("/a b/é", "file:///a%20b/%C3%A9/")])
+def test_sarif_base_is_a_folder(root: str, uri: str) -> None:
+    document = json.loads("".join(sarif.render(Report((), Texts(), False, root=Path(root)))))
+    assert document["runs"][0]["originalUriBaseIds"] == {"%SRCROOT%": {"uri": uri}}

@@ -67,6 +67,11 @@ def check_tree(options: Options, finder: SettingsFinder, settings: Settings) -> 
     if options.show_files:
         write_lines(options, (path for path, _ in found.files), color=False)
         return Outcome()
+    if options.show_settings and found.files:
+        from oomlint.cli.shown import settings_lines
+
+        write_lines(options, settings_lines(*found.files[0]), color=False)
+        return Outcome()
     if not found.files:
         from oomlint.selection import select
 

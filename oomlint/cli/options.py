@@ -52,6 +52,7 @@ class Options:
     write_baseline: str | None = None
     statistics: bool = False
     show_files: bool = False
+    show_settings: bool = False
     stdin_filename: str | None = None
     exit_zero: bool = False
     exit_non_zero_on_fix: bool = False
@@ -120,6 +121,7 @@ CHECK_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option("--statistics", is_flag=True, help="Count findings by rule."),
     click.option("--show-files", is_flag=True, help="List the files that would be checked."),
+    click.option("--show-settings", is_flag=True, help="Print what holds for the first file."),
     click.option("--stdin-filename", metavar="FILE", help="The name of what comes on stdin."),
     click.option("-e", "--exit-zero", is_flag=True, help="Exit with 0 even with findings."),
     click.option("--exit-non-zero-on-fix", is_flag=True, help="Exit with 1 if anything was fixed."),

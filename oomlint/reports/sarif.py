@@ -41,7 +41,7 @@ def render(report: Report) -> Iterator[str]:
             }
         },
         "columnKind": "unicodeCodePoints",
-        "originalUriBaseIds": {BASE: {"uri": f"{file_uri(report.root).rstrip('/')}/"}},
+        "originalUriBaseIds": {BASE: {"uri": file_uri(report.root, "/")}},
         "results": [result(entry, places[entry.code], report) for entry in found],
     }
     document = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
@@ -167,7 +167,7 @@ def artifact(path: Path, report: Report) -> Object:
     return {"uri": quote(os.fsencode(name)), "uriBaseId": BASE}
 
 
-def file_uri(path: Path) -> str:
-    """A `file:` URI, also for names that are no text."""
-    name = os.fsencode(os.path.abspath(path).replace(os.sep, "/"))
-    return f"file://{quote(b'/' + name.lstrip(b'/'), safe='/:')}"
+def file_uri(path: Path, end: str = "") -> str:
+    """A `file:` URI, also for names that are no text; that of a folder ends with a slash."""
+    name = os.fsencode(os.path.abspath(path).replace(os.sep, "/").strip("/"))
+    return f"file:///{quote(name, safe='/:')}{end if name else ''}"
