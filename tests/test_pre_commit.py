@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -23,6 +24,12 @@ def evaluate(model: torch.nn.Module, loader):
         correct += (model(images).argmax(1) == labels).sum().item()
     return correct
 """
+
+
+def notebook(code: str) -> str:
+    cell = {"cell_type": "code", "metadata": {}, "outputs": [], "source": code}
+    return json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+
 
 pytestmark = [
     pytest.mark.skipif(not PRE_COMMIT.exists(), reason="pre-commit is not installed"),
@@ -118,7 +125,9 @@ def test_with_fix_the_file_changes_and_the_next_run_passes(
     [
         ({"train.py": BAD.replace("    model.eval()\n", "    model.eval()  # é\n")}, "Failed"),
         ({"good.py": "import torch\n"}, "Passed"),
-        ({"notes.md": BAD, "notebook.ipynb": "{}"}, "Skipped"),
+        ({"notes.md": BAD, "notebook.json": notebook(BAD)}, "Skipped"),
+        ({"notebook.ipynb": notebook(BAD)}, "Failed"),
+        ({"notebook.ipynb": notebook("import torch\n")}, "Passed"),
         ({"skipped/train.py": BAD, "oomlint.toml": 'extend-exclude = ["skipped"]\n'}, "Passed"),
         ({"stub.pyi": "def f() -> int: ...\n"}, "Passed"),
     ],
