@@ -280,7 +280,7 @@ LOOPS = [
         ["backward"],
     ),
     ("for e in range(3):\n  for x in loader:\n    loss.backward()\n  optimizer.step()",
-     ["backward", *PLAIN] * 2),
+     ["backward", *PLAIN, *PLAIN]),
     ("for x in loader:\n    loss.backward()\n    continue\n    optimizer.step()", ["backward"] * 2),
     ("for x in loader:\n    loss.backward()\n    return\noptimizer.step()", ["backward"]),
     ("loss.backward()\n[o.step() for o in args.optimizers]",
@@ -427,7 +427,6 @@ def test_each_loop_run_has_its_own_marks() -> None:
         [1, 2],
         [1],
         [2, 1],
-        [2, 2],
         [2],
     ]
     serials = {mark[1][0] for mark in marks if len(mark) == 2}

@@ -179,14 +179,15 @@ def run_loop(
     serial = world.serial
     depth = len(world.loops)
     start = len(world.events)
+    # In a later pass of the loop around it, what follows its first iteration is known already.
+    later = any(loop.iteration > 1 for loop in world.loops)
     most = iterations_of(iterable)
     if most > MAX_AROUND_LOOPS and not is_flat(node):
         most = MAX_AROUND_LOOPS
     for iteration in range(1, most + 1):
-        if iteration == 2 and not (
-            runs_again(world, node, start) if world.trains else are_objects(iterable)
-        ):
-            break
+        if iteration == 2 and not are_objects(iterable):
+            if not world.trains or later or not runs_again(world, node, start):
+                break
         world.enter_loop(node, serial, iteration)
         if iterable is not None and not isinstance(node, ast.While):
             bind(world, node.target, item_of(world, iterable, iteration, node.target))
