@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # How long the typing must rest before the text is checked (seconds): keys that come in one burst
 # are checked once. What is typed during a check waits for its end anyway.
-REST_S = 0.02
+REST_S = 0.01
 # The same for changes on the disk, which come in larger bursts and from two sides.
 DISK_REST_S = 0.1
 # How long a client may take to say its settings before documents are checked without them.
