@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from oomlint.rule import Finding
+from oomlint.rule import Edit, Finding
 from oomlint.source import Source
 
 CODE = r"[A-Z]+[0-9]+"
@@ -70,6 +70,29 @@ def noqa_row(source: Source, row: int) -> int:
     if not line.endswith("\\") and '"""' not in line and "'''" not in line:
         return row
     return read_suppressions(source).moved.get(row, row)
+
+
+def ignore_edit(source: Source, row: int, codes: Iterable[str], reason: str = "") -> Edit:
+    """Silences codes on a row by a comment of oomlint's own, or by one that is there already.
+
+    Other tools remove codes that they do not know from a `noqa` comment.
+    """
+    line, listed = source.line(row), ", ".join(codes)
+    comment = IGNORE.search(line, comment_start(source, row)) if IGNORE.search(line) else None
+    if comment and comment["codes"]:
+        end = source.line_starts[row - 1] + comment.end("codes")
+        return Edit(end, end, f", {listed}")
+    end = source.line_starts[row - 1] + len(line.rstrip())
+    why = f" {reason}" if reason else ""
+    return Edit(end, end, f"  # oomlint: ignore[{listed}]{why}")
+
+
+def comment_start(source: Source, row: int) -> int:
+    """The column, from 0, at which the comment of a row begins; the row's length for none."""
+    for token in tokens(source):
+        if token.type == tokenize.COMMENT and token.start[0] == row:
+            return token.start[1]
+    return len(source.line(row))
 
 
 def read_suppressions(source: Source) -> Suppressions:

@@ -14,6 +14,7 @@ import click
 
 from oomlint.cli import complain, global_options, wants_color
 from oomlint.cli.options import (
+    CheckCommand,
     Options,
     check_options,
     conflict,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from oomlint.rule import Rule
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=CheckCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("paths", nargs=-1, metavar="[PATHS]...")
 @check_options
 @global_options
@@ -96,6 +97,10 @@ def check_tree(options: Options, finder: SettingsFinder, settings: Settings) -> 
         return outcome
     texts = Texts()
     outcome = without_known(options, settings, outcome, texts, found.files)
+    if options.add_noqa:
+        from oomlint.cli.noqa import add_noqa
+
+        outcome = add_noqa(options, outcome, texts)
     report(options, settings, outcome, texts)
     return outcome
 

@@ -53,6 +53,8 @@ class Options:
     statistics: bool = False
     show_files: bool = False
     show_settings: bool = False
+    add_noqa: bool = False
+    noqa_reason: str | None = None
     stdin_filename: str | None = None
     exit_zero: bool = False
     exit_non_zero_on_fix: bool = False
@@ -122,6 +124,12 @@ CHECK_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--statistics", is_flag=True, help="Count findings by rule."),
     click.option("--show-files", is_flag=True, help="List the files that would be checked."),
     click.option("--show-settings", is_flag=True, help="Print what holds for the first file."),
+    click.option(
+        "--add-noqa",
+        is_flag=True,
+        help="Silence what is found by comments; `--add-noqa=REASON` says why in each.",
+    ),
+    click.option("--noqa-reason", hidden=True),
     click.option("--stdin-filename", metavar="FILE", help="The name of what comes on stdin."),
     click.option("-e", "--exit-zero", is_flag=True, help="Exit with 0 even with findings."),
     click.option("--exit-non-zero-on-fix", is_flag=True, help="Exit with 1 if anything was fixed."),
@@ -148,6 +156,20 @@ CHECK_OPTIONS: tuple[Callable[[Any], Any], ...] = (
 )
 
 
+class CheckCommand(click.Command):
+    """Takes `--add-noqa=REASON`, where without `=` the next word is a path."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        said = "--add-noqa="
+        parted = []
+        for index, word in enumerate(args):
+            if word.startswith(said) and "--" not in args[:index]:
+                parted += ["--add-noqa", f"--noqa-reason={word[len(said) :]}"]
+            else:
+                parted.append(word)
+        return super().parse_args(ctx, parted)
+
+
 def check_options(function: Any) -> Any:
     for option in reversed(CHECK_OPTIONS):
         function = option(function)
@@ -161,6 +183,13 @@ def conflict(options: Options) -> str | None:
         ("--diff", options.diff, "--statistics", options.statistics),
         ("--diff", options.diff, "--write-baseline", bool(options.write_baseline)),
         ("--write-baseline", bool(options.write_baseline), "--baseline", bool(options.baseline)),
+        ("--add-noqa", options.add_noqa, "--fix", options.fix),
+        ("--add-noqa", options.add_noqa, "--fix-only", options.fix_only),
+        ("--add-noqa", options.add_noqa, "--diff", options.diff),
+        ("--add-noqa", options.add_noqa, "--statistics", options.statistics),
+        ("--add-noqa", options.add_noqa, "--write-baseline", bool(options.write_baseline)),
+        ("--add-noqa", options.add_noqa, "--stdin-filename", bool(options.stdin_filename)),
+        ("--add-noqa", options.add_noqa, "-", options.paths == ("-",)),
         ("--exit-zero", options.exit_zero, "--exit-non-zero-on-fix", options.exit_non_zero_on_fix),
         ("--quiet", options.quiet, "--verbose", options.verbose),
         ("--silent", options.silent, "--verbose", options.verbose),

@@ -12,7 +12,7 @@ from pygls.workspace import PositionCodec
 from oomlint.lsp.documents import Document, document_uri
 from oomlint.rule import Edit, Finding, Safety, Severity, Waypoint
 from oomlint.source import Source, Unreadable, read
-from oomlint.suppressions import IGNORE, noqa_row
+from oomlint.suppressions import ignore_edit, noqa_row
 
 if TYPE_CHECKING:
     from oomlint.linter import FileResult
@@ -85,25 +85,15 @@ def tags(finding: Finding) -> list[types.DiagnosticTag]:
 def remedies(document: Document, finding: Finding) -> dict[str, Any]:
     """What a quick fix needs, as plain JSON: the client hands it back with its request."""
     fix = finding.fix
+    source = document.source
+    silencing = ignore_edit(source, noqa_row(source, finding.row), [finding.code])
     return {
         "code": finding.code,
         "title": fix.title if fix else None,
         "edits": [wire_edit(document, edit) for edit in fix.edits] if fix else [],
         "is_preferred": fix is not None and fix.safety is Safety.SAFE,
-        "noqa_edit": wire_edit(document, ignore_edit(document.source, finding)),
+        "noqa_edit": wire_edit(document, silencing),
     }
-
-
-def ignore_edit(source: Source, finding: Finding) -> Edit:
-    """Silences the finding by a comment of its own, or by one that is there already."""
-    row = noqa_row(source, finding.row)
-    line = source.line(row)
-    comment = IGNORE.search(line)
-    if comment and comment["codes"]:
-        end = source.line_starts[row - 1] + comment.end("codes")
-        return Edit(end, end, f", {finding.code}")
-    end = source.line_starts[row - 1] + len(line.rstrip())
-    return Edit(end, end, f"  # oomlint: ignore[{finding.code}]")
 
 
 def wire_edit(document: Document, edit: Edit) -> dict[str, Any]:
