@@ -16,11 +16,11 @@ RUN_HERE = frozenset(
 STATEMENT_MAGICS = frozenset(("memit", "prun", "time"))
 
 LINE = re.compile(r"(?P<body>[^\r\n]*)(?P<end>\r\n|\r|\n|\Z)")
-HEADER = re.compile(r"(?:[ \t]*(?:\r\n|\r|\n))*%%(?P<name>\w*)[^\r\n]*(?:\r\n|\r|\n|\Z)")
+HEADER = re.compile(r"(?:[ \t\r\n]*[\r\n])?%%(?P<name>\w*)[^\r\n]*(?:\r\n|\r|\n|\Z)")
 # No statement of Python begins so.
 ESCAPED = re.compile(r"(?P<indent>[ \t]*)(?P<magic>[%!?]|[,;/]\S).*")
-ASSIGNED = re.compile(r"(?P<target>[ \t]*\w[\w.,* \t]*(?:\[[^\]]*\])?[ \t]*=[ \t]*)[%!].*")
-HELP = re.compile(r"(?P<indent>[ \t]*)[%\w.*\[\]()'\"+ -]+\?{1,2}[ \t]*;?[ \t]*")
+ASSIGNED = re.compile(r"(?P<target>[ \t]*\w[\w.,* \t]*(?:\[[^\]]*\][ \t]*)?=[ \t]*)[%!].*")
+HELP = re.compile(r"(?P<indent>[ \t]*)[%\w(\['\"][%\w.*\[\]()'\"+ -]*\?{1,2}[ \t]*(?:;[ \t]*)?")
 # What IPython takes for a command although nothing marks it; as Python it never parses.
 COMMAND = re.compile(
     r"(?P<indent>)(?:pip|conda|mamba|cd|mkdir|rm|cp|mv|cat|ls)(?:[ \t]+-\S+)*[ \t]+"

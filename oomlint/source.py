@@ -127,10 +127,15 @@ class Source:
     @property
     def data(self) -> bytes:
         """The bytes of the file; raises UnicodeEncodeError."""
-        return self.encode(self.notebook.document if self.notebook else self.text)
+        return self.in_encoding(self.notebook.document if self.notebook else self.text)
 
     def encode(self, text: str) -> bytes:
-        """The bytes of a changed file in this source's own encoding; raises UnicodeEncodeError."""
+        """The bytes of a changed text in this source's own encoding; raises UnicodeEncodeError."""
+        if self.notebook is not None:
+            raise TypeError("the file of a notebook is no text of Python; change it by `edited`")
+        return self.in_encoding(text)
+
+    def in_encoding(self, text: str) -> bytes:
         data = text.encode(self.encoding)
         return codecs.BOM_UTF8 + data if self.bom else data
 

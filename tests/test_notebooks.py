@@ -6,6 +6,7 @@ import ast
 import json
 import random
 import re
+import time
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -121,6 +122,23 @@ def test_what_is_no_python_is_blanked_in_place(cell: str, python: str | None) ->
             if not any(start <= place < end for start, end in found.blanked)
         ]
         assert all(a == b for a, b in kept)
+
+
+BITS = (" ", "\r\n", "x[", "[ ", "'", '"\\', "% \\\n", " -a", "a?", "'''\n", "# %%\n", "\\\n", "=!")
+
+
+@pytest.mark.parametrize("bit", BITS)
+def test_reading_a_cell_takes_linear_time(bit: str) -> None:
+    for start in ("x", "pip", "%%time\n", "x ="):
+        began = time.process_time()
+        python_of(start + bit * 20_000)
+        assert time.process_time() - began < 1
+
+
+def test_what_ipython_allows_at_the_top_of_a_module(project: Path) -> None:
+    cells = [code("await a\nasync with b as c:\n    kept += c"), code("[x async for x in d]")]
+    write(project, {"n.ipynb": dumped(*cells)})
+    assert concise() == "n.ipynb:cell 1:3:5: FAK101 [*] kept is flagged\n"
 
 
 def test_cells_in_their_order_are_the_module() -> None:
@@ -479,6 +497,9 @@ def test_the_cache_knows_notebooks(project: Path) -> None:
     assert "r.ipynb: is a notebook in R" in second.err
 
 
+SURROGATE = '{"cells": [{"cell_type": "code", "source": "kept = \'\\ud800\'"}]}'
+
+
 @pytest.mark.parametrize(
     ("content", "line"),
     [
@@ -494,6 +515,7 @@ def test_the_cache_knows_notebooks(project: Path) -> None:
         ("[" * 100_000, "1:1: unreadable: is no notebook: its JSON nests too deeply"),
         (dumped(code("x"), code("ok\nx = = 1")), "cell 2:2:5: invalid-syntax: invalid syntax"),
         (dumped(code("x = ["), code("y")), "cell 1:1:5: invalid-syntax: '[' was never closed"),
+        (SURROGATE, "cell 1:1:1: invalid-syntax: 'utf-8' codec can't encode"),
         (dumped(code("kept = '\0'")), "cell 1:1:1: invalid-syntax: source code string cannot"),
         (dumped(code("kept = '\ud800'")).encode("utf-8", "surrogatepass"), "1:1: unreadable: is"),
     ],
