@@ -10,13 +10,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from oomlint.analysis import SyntaxProblem
 from oomlint.errors import OomlintError
 from oomlint.linter import FileResult, check_source
 from oomlint.rule import Edit, Finding, Fix, Safety
 from oomlint.settings import Settings
 from oomlint.source import Source, read, spliced
-from oomlint.syntax import require_python
+from oomlint.syntax import is_python
 
 MAX_PASSES = 10
 
@@ -80,7 +79,7 @@ def fix_text(
         wanted = [f for f in wanted if signature(current, f) not in useless]
         before = seen
         after, done = apply_fixes(current, wanted)
-        if after is None or not is_sound(after):
+        if after is None or not is_sound(after, current):
             after, done, bad = apply_sound(current, wanted)
             refused.update({(f.code, f.message): f for f in bad})
         if after.text == current.text:
@@ -150,22 +149,24 @@ def apply_sound(
     bad: list[Finding] = []
     for finding in findings:
         alone, _ = apply_fixes(source, [finding])
-        (good if alone and is_sound(alone) else bad).append(finding)
+        (good if alone and is_sound(alone, source) else bad).append(finding)
     after, applied = apply_fixes(source, good)
-    if after is None or not is_sound(after):
+    if after is None or not is_sound(after, source):
         return source, (), (*bad, *good)
     return after, applied, tuple(bad)
 
 
-def is_sound(source: Source) -> bool:
-    """Whether a fixed text is Python, each cell by itself, and its encoding can hold it."""
+def is_sound(source: Source, before: Source) -> bool:
+    """Whether a fixed text is Python, each cell by itself, and its encoding can hold it.
+
+    A cell that was no Python before is none of the fix.
+    """
     try:
         _ = source.data
-        for _, text in source.pieces():
-            require_python(text)
-    except (SyntaxProblem, UnicodeEncodeError):
+    except UnicodeEncodeError:
         return False
-    return True
+    pieces = zip(before.pieces(), source.pieces(), strict=True)
+    return all(new == old or is_python(new) for (_, old), (_, new) in pieces)
 
 
 def refusal(source: Source, finding: Finding) -> str:

@@ -15,7 +15,7 @@ from oomlint.selection import Selection, select
 from oomlint.settings import Settings
 from oomlint.source import MAX_BYTES, NotPython, Source, Unreadable, from_bytes, is_notebook
 from oomlint.suppressions import suppress
-from oomlint.syntax import compiles, require_python
+from oomlint.syntax import compiles, is_python, require_python
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,21 @@ def asked(rules: tuple[type[Rule], ...], data: bytes, settings: Settings) -> tup
 
 
 def check_source(source: Source, settings: Settings, *, gate: bool = True) -> FileResult:
-    """Checks one text in this process; `gate=False` puts every rule's question (for tests)."""
+    """Checks one text in this process; `gate=False` puts every rule's question (for tests).
+
+    Of a notebook with a cell that is no Python the other cells are checked all the same.
+    """
+    result = check_text(source, settings, gate)
+    if result.problem is None or source.notebook is None:
+        return result
+    broken = {row for row, text in source.pieces() if not is_python(text)}
+    if not broken:
+        return result
+    rest = check_text(source.without_pieces(broken), settings, gate)
+    return rest if rest.problem else replace(rest, problem=result.problem)
+
+
+def check_text(source: Source, settings: Settings, gate: bool) -> FileResult:
     selection = select(settings)
     rules = selection.rules_for(str(source.path), settings)
     if gate:

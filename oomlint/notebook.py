@@ -6,7 +6,7 @@ import json
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from functools import lru_cache
 from itertools import pairwise
@@ -84,6 +84,14 @@ class Notebook:
         """What the author sees of each cell, with its number among all cells."""
         for cell in self.cells:
             yield cell.number, self.written[cell.start : cell.end - cell.padded]
+
+    def without_cells(self, rows: set[int]) -> Notebook:
+        """The notebook with the cells that begin on these rows blanked like what is no Python."""
+        spans = [(cell.start, cell.end) for cell in self.cells if cell.row in rows]
+        text = self.text
+        for start, end in spans:
+            text = text[:start] + re.sub(r"[^\r\n]", " ", text[start:end]) + text[end:]
+        return replace(self, text=text, blanked=(*self.blanked, *spans))
 
     def edited(self, edits: Iterable[TextEdit]) -> Notebook | None:
         """The notebook after ascending edits of its text; None where one is not inside the code."""

@@ -116,6 +116,12 @@ class Source:
         else:
             yield from self.notebook.pieces()
 
+    def without_pieces(self, rows: set[int]) -> Source:
+        """The source with the cells that begin on these rows blanked."""
+        if self.notebook is None:
+            return self
+        return of_notebook(self.path, self.notebook.without_cells(rows), self.bom)
+
     def edited(self, edits: Iterable[TextEdit]) -> Source | None:
         """The source after ascending edits; None where a notebook's cells do not allow them."""
         edits = tuple(edits)

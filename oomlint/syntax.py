@@ -5,7 +5,7 @@ from __future__ import annotations
 import symtable
 import warnings
 
-from oomlint.analysis.parsing import parse
+from oomlint.analysis.parsing import SyntaxProblem, parse
 
 
 def compiles(text: str | bytes) -> bool:
@@ -19,6 +19,14 @@ def compiles(text: str | bytes) -> bool:
             warnings.simplefilter("ignore")
             symtable.symtable(text, "<source>", "exec")  # type: ignore[arg-type] # bytes work
     except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
+
+
+def is_python(text: str) -> bool:
+    try:
+        require_python(text)
+    except SyntaxProblem:
         return False
     return True
 

@@ -436,6 +436,25 @@ def test_a_fix_that_would_break_a_cell_is_refused(project: Path) -> None:
     assert (project / "n.ipynb").read_text() == before
 
 
+def test_the_other_cells_of_a_notebook_with_a_broken_one_are_checked(project: Path) -> None:
+    cells = [code(KEPT), code("x = # to do\n"), code("%x\n" + KEPT), code("y = (\n")]
+    before = dumped(*cells)
+    write(project, {"n.ipynb": before})
+    problem = "n.ipynb:cell 2:1:5: invalid-syntax: invalid syntax"
+    assert concise().splitlines() == [
+        "n.ipynb:cell 1:1:1: FAK101 [*] kept is flagged",
+        "n.ipynb:cell 3:2:1: FAK101 [*] kept is flagged",
+        problem,
+    ]
+    fixed = call("check", "--fix", "-q", "--output-format", "concise")
+    assert (fixed.code, fixed.out, fixed.err) == (1, f"{problem}\n", "")
+    after = (project / "n.ipynb").read_text()
+    assert changed_lines(before, after) == [
+        ('"kept += loss\\n"', '"kept += loss.detach()\\n"'),
+        ('"kept += loss\\n"', '"kept += loss.detach()\\n"'),
+    ]
+
+
 def test_diff_is_by_cell(project: Path) -> None:
     before = dumped(code("x"), code("%x\nkept += loss"))
     write(project, {"n.ipynb": before})
