@@ -12,6 +12,7 @@ import statistics
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -378,10 +379,12 @@ def replay(text: str, edits: int) -> list[Stroke]:
 
 
 def compiles(text: str) -> bool:
-    try:
-        compile(text, "train.py", "exec")
-    except SyntaxError:
-        return False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            compile(text, "train.py", "exec")
+        except SyntaxError:
+            return False
     return True
 
 

@@ -59,8 +59,9 @@ class Client:
         self.input: IO[bytes] | None = self.process.stdout
         self.output: IO[bytes] | None = self.process.stdin
         if port:
-            connection = connect(port)
-            self.input, self.output = connection.makefile("rb"), connection.makefile("wb")
+            self.connection = connect(port)
+            self.input = self.connection.makefile("rb")
+            self.output = self.connection.makefile("wb")
         self.inbox: queue.Queue[dict[str, Any]] = queue.Queue()
         self.unread: list[dict[str, Any]] = []
         self.errors: list[bytes] = []
@@ -205,6 +206,10 @@ class Client:
             },
         )
         return found
+
+    def hang_up(self) -> None:
+        """Breaks the connection of a session over TCP."""
+        self.connection.shutdown(socket.SHUT_RDWR)
 
     def leave(self) -> int:
         """Ends the session as the protocol says; the exit status of the server."""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
-import pickle
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from oomlint.lsp.worker import COMMAND, HEADER, Refused, Reply, Request, frame
+from oomlint.lsp.process import Ended, Process
+from oomlint.lsp.worker import Refused, Reply, Request
 
 if TYPE_CHECKING:
     from oomlint.linter import FileResult
@@ -54,14 +54,14 @@ class Worker:
     """One worker process, started when first needed and again whenever it died or hung."""
 
     def __init__(self) -> None:
-        self.process: asyncio.subprocess.Process | None = None
+        self.process: Process | None = None
         self.waiting: list[Job] = []
         self.numbers = count()
         self.working: asyncio.Task[None] | None = None
         # Whether files may have changed since the last question.
         self.disk_changed = False
         self.pages: dict[str, str] = {}
-        self.starting: asyncio.Task[None] | None = None
+        self.starting: asyncio.Task[Process] | None = None
 
     async def ask(
         self, request: Request, urgency: Urgency, is_wanted: Callable[[], bool] = lambda: True
@@ -100,7 +100,7 @@ class Worker:
             return Refused(reason) if too_slow else Stale()
         try:
             return exchange.result()
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except Ended:
             self.stop()
             return Refused(f"the checking process died on {name}")
         except Exception as error:  # whoever waits must get an answer
@@ -108,53 +108,42 @@ class Worker:
             return Refused(f"the checking process cannot be used: {type(error).__name__}: {error}")
 
     async def exchange(self, request: Request) -> FileResult | str | Refused:
-        await self.started()
-        process = self.process
-        assert process is not None and process.stdin is not None
+        process = await self.started()
         changed, self.disk_changed = self.disk_changed, False
-        process.stdin.write(frame(replace(request, disk_changed=changed)))
-        await process.stdin.drain()
-        reply: Reply = await read(process)
+        process.send(replace(request, disk_changed=changed))
+        reply: Reply = await process.read()
         if reply.leaving:
-            await process.wait()
             self.stop()
             # The next question finds it warm.
             self.start()
         return reply.answer
 
-    def start(self) -> None:
+    def start(self) -> asyncio.Task[Process]:
         """Starts the process, if there is none, without waiting for it."""
-        if self.starting is None or self.starting.done():
-            self.starting = asyncio.ensure_future(self.started_afresh())
+        if self.starting is None or self.process is None or not self.process.is_alive:
+            self.process = Process()
+            self.starting = asyncio.ensure_future(self.greeted(self.process))
             self.starting.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return self.starting
 
-    async def started(self) -> None:
-        """Waits until there is a process that answers."""
-        self.start()
-        assert self.starting is not None
-        await asyncio.shield(self.starting)
+    async def greeted(self, process: Process) -> Process:
+        self.pages = await process.read() or self.pages
+        return process
 
-    async def started_afresh(self) -> None:
-        if self.process is not None and self.process.returncode is None:
-            return
-        self.process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-c",
-            COMMAND,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-        )
-        self.pages = await read(self.process) or self.pages
+    async def started(self) -> Process:
+        """A process that waits for questions. Raises Ended when it does not come so far."""
+        return await asyncio.shield(self.start())
+
+    async def rule_pages(self) -> dict[str, str]:
+        """The page of each rule by code and by name; none when the process does not start."""
+        if not self.pages:
+            with contextlib.suppress(Ended, OSError):
+                await self.started()
+        return self.pages
 
     def stop(self) -> None:
         """Ends the process; the next question starts a new one."""
-        if self.process is not None and self.process.returncode is None:
+        if self.process is not None:
             self.process.kill()
         self.process = None
         self.disk_changed = False
-
-
-async def read(process: asyncio.subprocess.Process) -> Any:
-    assert process.stdout is not None
-    (size,) = HEADER.unpack(await process.stdout.readexactly(HEADER.size))
-    return pickle.loads(await process.stdout.readexactly(size))

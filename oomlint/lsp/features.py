@@ -135,8 +135,7 @@ async def hover(server: Server, params: types.HoverParams) -> types.Hover | None
     document = server.documents.get(uri)
     if document is None:
         return None
-    await server.worker.started()
-    pages = server.worker.pages
+    pages = await server.worker.rule_pages()
     named = code_at(document, params.position)
     if named is not None:
         code, place = named

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -46,13 +47,14 @@ class KeptValue(Rule):
 
 class WrongNumber(Rule):
     """## What it does
-    Flags every `wrong`; prints when the text is `loud`, and the process dies of `fatal(`.
+    Flags every `wrong`; prints when the text is `loud`, the process dies of `fatal(`, and
+    `sleeps(` takes a minute.
     """
 
     code = "TST002"
     name = "wrong-number"
     severity = Severity.WARNING
-    tokens: ClassVar = (("wrong", "fatal"),)
+    tokens: ClassVar = (("wrong", "fatal", "sleeps"),)
     claims = (Claim.PEAK_FALLS,)
 
     def check(self, model: Model) -> Iterator[Finding]:
@@ -60,6 +62,8 @@ class WrongNumber(Rule):
             print("what a rule prints must not get between the messages of a server")
         if "fatal(" in model.source.text:
             os._exit(9)
+        if "sleeps(" in model.source.text:
+            time.sleep(60)
         for match in re.finditer(r"\bwrong\b", model.source.text):
             (row, column), (end_row, end_column) = ends(model, match)
             yield Finding(
