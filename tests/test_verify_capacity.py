@@ -98,6 +98,13 @@ CASES = {
         " if 'Non-releasable mem' in line][0][:39]",
         "| Non-releasable memory |  17408 KiB | ",
     ),
+    "a workspace for each thread that multiplies": (
+        "w = torch.ones(8, 8, device='cuda', requires_grad=True)\n"
+        "start = held()[0]; y = (w @ w).sum(); forward = held()[0] - start; y.backward()\n"
+        "w.grad = None; found = [forward - 512, held()[0] - start - 512]\n"
+        "torch._C._cuda_clearCublasWorkspaces(); found + [held()[0] - start - 512]",
+        str([32 * MIB, 64 * MIB, 0]),
+    ),
 }
 PROGRAM = """
 import ast, json, sys, torch

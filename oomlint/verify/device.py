@@ -74,6 +74,7 @@ class Device:
         self.waits = 0  # how often the host would have waited for a real device
         self.blocking: bool | None = None  # read at the first operation, as CUDA does
         self.copies = 0  # of tensors from the host
+        self.workspaces: dict[tuple[int, bool, int], Hold] = {}
         self.poisoned = False  # this process was forked from one that used the device
         os.register_at_fork(after_in_child=self.poison)
 
@@ -86,6 +87,14 @@ class Device:
             self.blocking = os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0")
         if self.blocking:
             self.waits += 1
+
+    def note_product(self) -> None:
+        """cuBLAS keeps a workspace for each thread and stream; the backward has its own thread."""
+        if not self.profile.workspace:
+            return
+        place = threading.get_ident(), self.state.backward, current.stream
+        if place not in self.workspaces:
+            self.workspaces[place] = self.hold(self.profile.workspace)
 
     def tag(self, tensor: torch.Tensor) -> None:
         """Puts the tensor's storage on the device; raises torch.OutOfMemoryError."""
@@ -191,6 +200,19 @@ PRODUCTS = frozenset(
     }
 )
 
+BLAS = frozenset(
+    {
+        aten.mm.default,
+        aten.addmm.default,
+        aten.bmm.default,
+        aten.baddbmm.default,
+        aten.addbmm.default,
+        aten.mv.default,
+        aten.addmv.default,
+        aten.dot.default,
+    }
+)
+
 
 def multiplied(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """A product of halves, computed in float32 and rounded."""
@@ -255,6 +277,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
                     if storage._cdata in inputs:
                         continue
                 self.device.tag_storage(storage)
+        if func in BLAS:
+            self.device.note_product()
         return result
 
     def explain(

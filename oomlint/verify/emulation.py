@@ -40,6 +40,7 @@ def install(capacity: int | None = None, profile: Profile = EMULATED) -> Device:
     patch_constructors(device)
     patch_storages(device)
     cuda_api.install(device)
+    torch._C._cuda_clearCublasWorkspaces = device.workspaces.clear
     patch_operators()
     patch_compiler()
     patch_threads(device)

@@ -18,20 +18,22 @@ class Profile:
     processors: int
     threads: int  # that one processor holds
     cache: int  # bytes, second level
+    workspace: int = 8_519_680  # bytes that cuBLAS keeps for each thread that multiplies
 
 
 def gib(size: float) -> int:
     return int(size * GIB) // MIB * MIB
 
 
-EMULATED = Profile("emulated CUDA device (oomlint)", 80 * GIB, (9, 0), 132, 2048, 50 * MIB)
+# Without cuBLAS's workspaces, in which what a small script's own tensors take would be lost.
+EMULATED = Profile("emulated CUDA device (oomlint)", 80 * GIB, (9, 0), 132, 2048, 50 * MIB, 0)
 # By the names that --gpu takes.
 PROFILES = {
     "A10G": Profile("NVIDIA A10G", gib(22.06), (8, 6), 80, 1536, 6 * MIB),
     "A100": Profile("NVIDIA A100-SXM4-80GB", gib(79.15), (8, 0), 108, 2048, 40 * MIB),
     "A100-40GB": Profile("NVIDIA A100-SXM4-40GB", 42298834944, (8, 0), 108, 2048, 40 * MIB),
-    "H100": Profile("NVIDIA H100 80GB HBM3", 85017493504, (9, 0), 132, 2048, 50 * MIB),
-    "H200": Profile("NVIDIA H200", gib(139.81), (9, 0), 132, 2048, 60 * MIB),
+    "H100": Profile("NVIDIA H100 80GB HBM3", 85017493504, (9, 0), 132, 2048, 50 * MIB, 32 * MIB),
+    "H200": Profile("NVIDIA H200", gib(139.81), (9, 0), 132, 2048, 60 * MIB, 32 * MIB),
     "L4": Profile("NVIDIA L4", gib(22.03), (8, 9), 58, 1536, 48 * MIB),
     "L40S": Profile("NVIDIA L40S", gib(44.4), (8, 9), 142, 1536, 96 * MIB),
     "RTX3090": Profile("NVIDIA GeForce RTX 3090", gib(23.69), (8, 6), 82, 1536, 6 * MIB),
