@@ -16,6 +16,7 @@ from oomlint.settings import Settings
 from oomlint.source import MAX_BYTES, NotPython, Source, Unreadable, from_bytes, is_notebook
 from oomlint.suppressions import suppress
 from oomlint.syntax import compiles, is_python, require_python
+from oomlint.unused import NAMING, unused
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +60,11 @@ def gate_for(rules: tuple[type[Rule], ...]) -> Gate:
 
 def asked(rules: tuple[type[Rule], ...], data: bytes, settings: Settings) -> tuple[type[Rule], ...]:
     """The rules that can fire; a taught name may stand for the words of any of them."""
-    if uses_taught(data, settings.taught_words):
-        return rules
-    return gate_for(rules).open_rules(data)
+    is_taught = uses_taught(data, settings.taught_words)
+    found = rules if is_taught else gate_for(rules).open_rules(data)
+    if any(rule.of_comments for rule in found) and not NAMING.search(data):
+        return tuple(rule for rule in found if not rule.of_comments)
+    return found
 
 
 def check_source(source: Source, settings: Settings, *, gate: bool = True) -> FileResult:
@@ -143,12 +146,17 @@ def run_rules(
 ) -> FileResult:
     """Builds the model once and puts each rule's question to it."""
     asking: type[Rule] | None = None
+    about_code = [rule for rule in rules if not rule.of_comments]
+    model: Model | None = None
+    findings: list[Finding] = []
     try:
-        model = analyse(source, settings.root, settings.torch_version, settings.effects)
-        findings: list[Finding] = []
-        for rule in rules:
-            asking = rule
-            findings += answers(rule, model)
+        if about_code:
+            model = analyse(source, settings.root, settings.torch_version, settings.effects)
+            for rule in about_code:
+                asking = rule
+                findings += answers(rule, model)
+        else:
+            require_python(source.text)
     except SyntaxProblem as error:
         return FileResult(source.path, problem=syntax_problem(source, error))
     except RecursionError:
@@ -161,13 +169,33 @@ def run_rules(
         key=lambda item: (item.start, item.end, item.code),
     )
     kept, warnings = suppress(source, tuple(ordered))
+    kept += needless(source, ordered, rules, selection, settings)
     return FileResult(
         source.path,
-        kept,
+        tuple(sorted(kept, key=lambda item: (item.start, item.end, item.code))),
         warnings=warnings,
-        dependencies=model.dependencies,
-        depends_on_callers=model.depends_on_callers,
+        dependencies=model.dependencies if model else (),
+        depends_on_callers=model is not None and model.depends_on_callers,
     )
+
+
+def needless(
+    source: Source,
+    findings: Iterable[Finding],
+    rules: Iterable[type[Rule]],
+    selection: Selection,
+    settings: Settings,
+) -> tuple[Finding, ...]:
+    """What rules about comments say, once it is known what the comments silence."""
+    asked_of: dict[str, str] = {}
+    found: list[Finding] = []
+    for rule in rules:
+        if rule.of_comments:
+            for other in selection.rules_for(str(source.path), settings):
+                asked_of |= {other.code: other.code, other.name: other.code}
+            found += unused(source, findings, asked_of, rule)
+    written = tuple(as_written(selection.adjusted(item), source) for item in found)
+    return suppress(source, written)[0]
 
 
 def answers(rule: type[Rule], model: Model) -> Iterator[Finding]:

@@ -169,6 +169,8 @@ class Rule:
     claims: ClassVar[tuple[Claim, ...]]
     default: ClassVar[bool] = True
     preview: ClassVar[bool] = False
+    # Whether it is about comments that silence others, and so is asked after them.
+    of_comments: ClassVar[bool] = False
 
     taken: ClassVar[dict[str, type[Rule]]] = {}
 

@@ -6,7 +6,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from oomlint.rule import Edit, Finding
@@ -25,6 +25,23 @@ OURS = re.compile(r"oom\d", re.IGNORECASE)
 Silenced = frozenset[str] | None
 
 
+@dataclass(frozen=True, slots=True)
+class Directive:
+    """One comment that names what it silences; offsets count code points of the whole text.
+
+    `named` holds each code or name with its place; `rows` is None for the whole file.
+    """
+
+    start: int
+    end: int
+    row: int
+    named: tuple[tuple[str, int, int], ...]
+    rows: frozenset[int] | None
+
+    def covers(self, rows: Iterable[int]) -> bool:
+        return self.rows is None or not self.rows.isdisjoint(rows)
+
+
 @dataclass(slots=True)
 class Suppressions:
     """What the comments of one file silence, by 1-based row."""
@@ -35,6 +52,11 @@ class Suppressions:
     moved: dict[int, int] = field(default_factory=dict)
     # Comments that mean nothing, as (row, what is wrong, whether it names one of our codes).
     invalid: list[tuple[int, str, bool]] = field(default_factory=list)
+    directives: list[Directive] = field(default_factory=list)
+
+    def rows_of(self, finding: Finding) -> tuple[int, ...]:
+        """The rows whose comments count for a finding."""
+        return self.moved.get(finding.row, finding.row), finding.row
 
     def silences(self, finding: Finding) -> bool:
         row = self.moved.get(finding.row, finding.row)
@@ -98,6 +120,7 @@ def comment_start(source: Source, row: int) -> int:
 def read_suppressions(source: Source) -> Suppressions:
     found = Suppressions()
     pending: list[Silenced] = []
+    waiting: list[Directive] = []
     logical_start = 0
     string_starts: list[int] = []
     previous: tokenize.TokenInfo | None = None
@@ -115,15 +138,58 @@ def read_suppressions(source: Source) -> Suppressions:
         if name == "COMMENT":
             own_line = not source.line(row)[: token.start[1]].strip()
             read_comment(found, token.string, row, pending if own_line else None)
+            at = source.line_starts[row - 1] + token.start[1]
+            for directive in directives_in(token.string, at, row, own_line):
+                (found.directives if directive.rows != frozenset() else waiting).append(directive)
         elif name == "NEWLINE":
             for covered in range(logical_start, row + 1) if pending else ():
                 found.rows.setdefault(covered, []).extend(pending)
+            covered_rows = frozenset(range(logical_start, row + 1))
+            found.directives += [replace(item, rows=covered_rows) for item in waiting]
+            waiting.clear()
             pending.clear()
             logical_start = 0
         elif name not in ("NL", "INDENT", "DEDENT", "ENCODING", "ENDMARKER") and not logical_start:
             logical_start = row
         previous = token
+    found.directives += waiting
     return found
+
+
+def directives_in(comment: str, at: int, row: int, own_line: bool) -> Iterator[Directive]:
+    """What a comment that begins at the offset `at` names; of an own line the rows are yet open."""
+    for pattern in (WHOLE_FILE,) if WHOLE_FILE.search(comment) else (IGNORE, NOQA):
+        for match in pattern.finditer(comment):
+            named = tuple(
+                (text, at + start, at + end) for text, start, end in named_in(match, pattern)
+            )
+            rows: frozenset[int] | None = frozenset((row,))
+            if pattern is WHOLE_FILE:
+                rows = None
+            elif pattern is IGNORE and own_line:
+                rows = frozenset()
+            # A reason may follow, up to the next comment.
+            stop = comment.find("#", match.end())
+            end = len(comment) if stop < 0 else stop
+            if named:
+                yield Directive(at + match.start(), at + end, row, named, rows)
+
+
+def named_in(match: re.Match[str], pattern: re.Pattern[str]) -> Iterator[tuple[str, int, int]]:
+    """Each code or name of one directive, with its place in the comment."""
+    if pattern is IGNORE:
+        for word in re.finditer(r"[^,\s][^,]*(?<!\s)", match["codes"] or ""):
+            if SELECTOR.fullmatch(word[0]):
+                yield (
+                    word[0],
+                    match.start("codes") + word.start(),
+                    match.start("codes") + word.end(),
+                )
+        return
+    first, position = match.start("rest"), 0
+    while match["colon"] is not None and (code := CODES.match(match["rest"], position)):
+        yield code[1], first + code.start(1), first + code.end(1)
+        position = code.end()
 
 
 def ends_line(token: tokenize.TokenInfo) -> bool:

@@ -37,6 +37,7 @@ LAYERS = {
     "fingerprints": {"source"},
     "gate": {"rule"},
     "suppressions": {"rule", "source"},
+    "unused": {"rule", "source", "suppressions"},
     "selection": {"errors", "registry", "rule", "settings"},
     "files": {"errors", "settings"},
     "linter": {
@@ -48,6 +49,7 @@ LAYERS = {
         "source",
         "suppressions",
         "syntax",
+        "unused",
     },
     "fixer": {"analysis", "errors", "linter", "rule", "settings", "source", "syntax"},
     "cache": {"linter", "registry", "rule", "settings"},

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from shell import call, write
 
 from oomlint.linter import FileResult, check_source
-from oomlint.settings import settings_for
+from oomlint.settings import Layer, settings_for
 from oomlint.source import Source
 from oomlint.suppressions import noqa_row
 
@@ -18,7 +19,10 @@ SILENT, FLAGGED, WARNED = "silent", "flagged", "warned"
 
 
 def check(folder: Path, text: str) -> FileResult:
-    return check_source(Source(folder / "a.py", text), settings_for(folder / "a.py"))
+    """What is found beside the comments that silence nothing, which tests/test_unused.py is for."""
+    settings = settings_for(folder / "a.py")
+    layers = (Layer("the test", ignore=("OOM001",)),)
+    return check_source(Source(folder / "a.py", text), replace(settings, layers=layers))
 
 
 @pytest.mark.parametrize(

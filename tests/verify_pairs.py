@@ -37,7 +37,7 @@ class Pair:
 
 def pairs() -> list[Pair]:
     found = []
-    for rule in all_rules():
+    for rule in (rule for rule in all_rules() if rule.claims):
         folder = FIXTURES / f"{rule.code.lower()}_{rule.name.replace('-', '_')}"
         repaired = [folder / name for name in ("run.fixed.py", "run.repaired.py")]
         found += [Pair(rule, folder / "run.py", path) for path in repaired if path.is_file()]

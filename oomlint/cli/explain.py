@@ -197,12 +197,22 @@ def standings(
         failed = ""
         if not missing:
             try:
-                findings = list(dict.fromkeys(rule().check(model)))
+                findings = findings_of(rule, model, settings)
             except Exception as error:
                 failed = f"{type(error).__name__}: {error}"
             else:
                 found = tuple(about(model.source, findings, line, off))
         yield Standing(rule.code, rule.name, off, missing, found, failed)
+
+
+def findings_of(rule: type[Rule], model: Model, settings: Settings) -> list[Finding]:
+    """What a rule finds; one about comments is asked after all the others that are on."""
+    from oomlint.linter import check_source
+
+    if not rule.of_comments:
+        return list(dict.fromkeys(rule().check(model)))
+    result = check_source(model.source, settings)
+    return [finding for finding in result.findings if finding.code == rule.code]
 
 
 def about(
