@@ -170,13 +170,16 @@ def run_rules(
     )
     kept, warnings = suppress(source, tuple(ordered))
     kept += needless(source, ordered, rules, selection, settings)
-    return FileResult(
+    result = FileResult(
         source.path,
         tuple(sorted(kept, key=lambda item: (item.start, item.end, item.code))),
         warnings=warnings,
         dependencies=model.dependencies if model else (),
         depends_on_callers=model is not None and model.depends_on_callers,
     )
+    if model is not None:
+        model.forget()
+    return result
 
 
 def needless(

@@ -46,6 +46,17 @@ class Model:
         """Whether the answer also depends on who in the project calls into this file."""
         return self.project.asked_callers
 
+    def forget(self) -> None:
+        """Takes the model apart, which nobody may ask any more.
+
+        What refers to each other in a circle would wait for a garbage collection, and those are a
+        seventh of the time that a large tree takes.
+        """
+        module, worlds = self.module, self.__dict__.pop("worlds", ())
+        parts: list[object] = [*worlds, *module.class_by_node.values(), *module.all_functions]
+        for part in (*parts, module, self.project):
+            part.__dict__.clear()
+
 
 def analyse(
     source: Source,
