@@ -488,6 +488,27 @@ def test_comments_silence_in_cells(project: Path, comment: str, codes: list[str]
     assert places == codes
 
 
+def test_comments_are_added_to_the_lines_of_cells(project: Path) -> None:
+    before = dumped(code("x\nkept += a"), code("%%time\nkept += b\n"))
+    write(project, {"n.ipynb": before})
+    assert call("check", "--add-noqa").err == "Added 2 comments.\n"
+    comment = "  # oomlint: ignore[FAK101]"
+    after = (project / "n.ipynb").read_text()
+    assert changed_lines(before, after) == [
+        ('"kept += a"', f'"kept += a{comment}"'),
+        ('"kept += b\\n"', f'"kept += b{comment}\\n"'),
+    ]
+    assert call("check").out == "All checks passed!\n"
+
+
+def test_a_baseline_knows_findings_in_cells_that_moved(project: Path) -> None:
+    write(project, {"n.ipynb": dumped(code(KEPT))})
+    assert call("check", "--write-baseline", "known.json").code == 0
+    write(project, {"n.ipynb": dumped(markdown("new"), code("%x\n" + KEPT), code("kept += new"))})
+    out = call("check", "--baseline", "known.json", "-q", "--output-format", "concise").out
+    assert out == "n.ipynb:cell 3:1:1: FAK101 [*] kept is flagged\n"
+
+
 def test_a_comment_that_means_nothing_is_placed_in_its_cell(project: Path) -> None:
     write(project, {"n.ipynb": dumped(code("x"), code("\nkept += a  # noqa: fak101"))})
     answer = call("check", "-q", "--output-format", "concise")
