@@ -98,6 +98,25 @@ CASES = {
         " if 'Non-releasable mem' in line][0][:39]",
         "| Non-releasable memory |  17408 KiB | ",
     ),
+    "convolutions without cuDNN spread their pixels": (
+        "torch.backends.cudnn.enabled = False; F = torch.nn.functional\n"
+        "make = lambda *shape: torch.ones(shape, device='cuda', requires_grad=True)\n"
+        "m = make(8, 8); (m @ m).sum().backward(); del m\n"
+        "x, w, one, up = make(4, 16, 32, 32), make(24, 16, 3, 3), make(24, 16, 1, 1),"
+        " make(16, 24, 2, 2); b = make(24)\n"
+        "def peak(run):\n"
+        "    torch.cuda.reset_peak_memory_stats(); name = 'requested_bytes.all.'\n"
+        "    start = torch.cuda.memory_stats()[name + 'current']; made = run()\n"
+        "    return torch.cuda.memory_stats()[name + 'peak'] - start, made\n"
+        "found = []\n"
+        "for run in (lambda: F.conv2d(x, w, None, 1, 1), lambda: F.conv2d(x, one),"
+        " lambda: F.conv2d(x, one, None, 2), lambda: F.conv_transpose2d(x, up, b, 2)):\n"
+        "    x.grad = w.grad = one.grad = up.grad = b.grad = None\n"
+        "    size, y = peak(run); g = torch.ones_like(y)\n"
+        "    found += [size, peak(lambda: y.backward(g))[0]]; del y, g\n"
+        "torch.backends.cudnn.enabled = True; torch._C._cuda_clearCublasWorkspaces()\nfound",
+        "[983040, 865792, 393216, 329216, 114688, 280064, 1982464, 661600]",
+    ),
     "a workspace for each thread that multiplies": (
         "w = torch.ones(8, 8, device='cuda', requires_grad=True)\n"
         "start = held()[0]; y = (w @ w).sum(); forward = held()[0] - start; y.backward()\n"

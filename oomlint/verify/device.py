@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from oomlint.verify.allocator import Allocator, CapacityExceeded
 from oomlint.verify.profiles import EMULATED, Profile
+from oomlint.verify.scratch import multiplies, scratch
 from oomlint.verify.streams import current
 
 CUDA = torch.device("cuda", 0)
@@ -88,9 +89,17 @@ class Device:
         if self.blocking:
             self.waits += 1
 
-    def note_product(self) -> None:
-        """cuBLAS keeps a workspace for each thread and stream; the backward has its own thread."""
+    def note_work(self, func: Any, args: Any, result: Any) -> None:
+        """What a real device needs for an operator beside its outputs.
+
+        cuBLAS keeps a workspace for each thread and stream; the backward has its own thread.
+        """
         if not self.profile.workspace:
+            return
+        passing = scratch(func, args, result)
+        if passing:
+            self.hold(passing)
+        if not multiplies(func):
             return
         place = threading.get_ident(), self.state.backward, current.stream
         if place not in self.workspaces:
@@ -200,19 +209,6 @@ PRODUCTS = frozenset(
     }
 )
 
-BLAS = frozenset(
-    {
-        aten.mm.default,
-        aten.addmm.default,
-        aten.bmm.default,
-        aten.baddbmm.default,
-        aten.addbmm.default,
-        aten.mv.default,
-        aten.addmv.default,
-        aten.dot.default,
-    }
-)
-
 
 def multiplied(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """A product of halves, computed in float32 and rounded."""
@@ -277,8 +273,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
                     if storage._cdata in inputs:
                         continue
                 self.device.tag_storage(storage)
-        if func in BLAS:
-            self.device.note_product()
+        self.device.note_work(func, args, result)
         return result
 
     def explain(
