@@ -79,7 +79,12 @@ def check_source(source: Source, settings: Settings, *, gate: bool = True) -> Fi
     if not broken:
         return result
     rest = check_text(source.without_pieces(broken), settings, gate)
-    return rest if rest.problem else replace(rest, problem=result.problem)
+    if rest.problem:
+        return rest
+    # What a comment silences may rest on the cells that could not be read.
+    unsure = {rule.code for rule in select(settings).rules if rule.of_comments}
+    findings = tuple(finding for finding in rest.findings if finding.code not in unsure)
+    return replace(rest, findings=findings, problem=result.problem)
 
 
 def check_text(source: Source, settings: Settings, gate: bool) -> FileResult:

@@ -9,14 +9,16 @@ from dataclasses import dataclass
 
 # Cell magics that run what stands below them as a part of the notebook's own module.
 RUN_HERE = frozenset(
-    "capture debug filprofile memit notify prun pyinstrument scalene snakeviz time timeit viztracer"
-    " wandb".split()
+    "capture debug filprofile ipytest memit notify prun pyinstrument scalene snakeviz time timeit"
+    " viztracer wandb".split()
 )
 # Line magics whose argument is a statement of the module.
 STATEMENT_MAGICS = frozenset(("memit", "prun", "time"))
 
 LINE = re.compile(r"(?P<body>[^\r\n]*)(?P<end>\r\n|\r|\n|\Z)")
 HEADER = re.compile(r"(?:[ \t\r\n]*[\r\n])?%%(?P<name>\w*)[^\r\n]*(?:\r\n|\r|\n|\Z)")
+# Notebooks of Databricks have cell magics with one sign; other line magics stand among Python.
+FOREIGN = re.compile(r"\s*%(?:fs|md|md-sandbox|r|scala|sh)(?:\s|\Z)")
 # No statement of Python begins so.
 ESCAPED = re.compile(r"(?P<indent>[ \t]*)(?P<magic>[%!?]|[,;/]\S).*")
 ASSIGNED = re.compile(r"(?P<target>[ \t]*\w[\w.,* \t]*(?:\[[^\]]*\][ \t]*)?=[ \t]*)[%!].*")
@@ -86,6 +88,8 @@ class Reader:
 
 def python_of(text: str) -> Code | None:
     """The Python of one code cell; None where its cell magic makes it something else."""
+    if FOREIGN.match(text):
+        return None
     begin = 0
     blanked: list[tuple[int, int, str]] = []
     while header := HEADER.match(text, begin):

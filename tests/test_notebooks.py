@@ -76,6 +76,10 @@ def concise(*arguments: str, stdin: bytes = b"") -> str:
         ("\n  \n%%html\n<p>", None),
         ("%%writefile a.py\nimport a", None),
         ("%%python\nimport a", None),
+        ("%md # x\nsome words", None),
+        ("\n%sh\nls", None),
+        ("%sql select x\ny", "pass\ny"),
+        ("%mdx\ny", "pass\ny"),
         ("# first\n%%time\nf()", "# first\npass\nf()"),
         ("files = !ls *.py\n", "files = ...\n"),
         ("a, b = %sql x\n", "a, b = ...\n"),
@@ -437,7 +441,9 @@ def test_a_fix_that_would_break_a_cell_is_refused(project: Path) -> None:
 
 
 def test_the_other_cells_of_a_notebook_with_a_broken_one_are_checked(project: Path) -> None:
-    cells = [code(KEPT), code("x = # to do\n"), code("%x\n" + KEPT), code("y = (\n")]
+    # Whether the comment is needed is not known.
+    needed = KEPT + "x = 1  # oomlint: ignore[FAK101]\n"
+    cells = [code(KEPT), code("x = # to do\n"), code("%x\n" + needed), code("y = (\n")]
     before = dumped(*cells)
     write(project, {"n.ipynb": before})
     problem = "n.ipynb:cell 2:1:5: invalid-syntax: invalid syntax"
@@ -451,8 +457,16 @@ def test_the_other_cells_of_a_notebook_with_a_broken_one_are_checked(project: Pa
     after = (project / "n.ipynb").read_text()
     assert changed_lines(before, after) == [
         ('"kept += loss\\n"', '"kept += loss.detach()\\n"'),
-        ('"kept += loss\\n"', '"kept += loss.detach()\\n"'),
+        ('"kept += loss\\n",', '"kept += loss.detach()\\n",'),
     ]
+
+
+def test_unused_comments_are_removed_from_cells(project: Path) -> None:
+    before = dumped(code("%x\nx = 1  # oomlint: ignore[FAK101]\n"))
+    write(project, {"n.ipynb": before})
+    assert call("check", "--fix", "-q").code == 0
+    after = (project / "n.ipynb").read_text()
+    assert changed_lines(before, after) == [('"x = 1  # oomlint: ignore[FAK101]\\n"', '"x = 1\\n"')]
 
 
 def test_diff_is_by_cell(project: Path) -> None:
