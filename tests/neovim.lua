@@ -1,5 +1,6 @@
--- Opens a file in a headless Neovim, lets the server check it, applies its first quick fix, and
--- writes what was seen as JSON. The environment names the command (OOMLINT) and the file (REPORT).
+-- Opens a file in a headless Neovim, lets the server check it, shows a rule's page, applies the
+-- first quick fix, saves, and writes what was seen as JSON. The environment names the command
+-- (OOMLINT), the file (REPORT) and perhaps a configuration that starts the server (SNIPPET).
 local function report(seen)
   local file = assert(io.open(vim.env.REPORT, "w"))
   file:write(vim.json.encode(seen))
@@ -21,7 +22,32 @@ local function diagnostics()
   return shown
 end
 
-local ok, failure = pcall(function()
+-- The client of the buffer, once there is one.
+local function attached()
+  local found
+  vim.wait(30000, function()
+    local clients = vim.lsp.get_clients and vim.lsp.get_clients({ bufnr = 0 })
+      or vim.lsp.buf_get_clients(0)
+    for _, client in pairs(clients) do found = client end
+    return found ~= nil
+  end, 20)
+  return assert(found, "no server was started")
+end
+
+-- The diagnostics of the cursor's line as the server sent them.
+local function given_diagnostics()
+  if not vim.lsp.get_clients then return vim.lsp.diagnostic.get_line_diagnostics() end
+  local given = {}
+  for _, item in ipairs(vim.diagnostic.get(0)) do table.insert(given, item.user_data.lsp) end
+  return given
+end
+
+local function start()
+  if vim.env.SNIPPET then
+    dofile(vim.env.SNIPPET)
+    vim.bo.filetype = "python"
+    return
+  end
   vim.bo.filetype = "python"
   local client = vim.lsp.start_client({
     name = "oomlint",
@@ -29,17 +55,36 @@ local ok, failure = pcall(function()
     root_dir = vim.fn.getcwd(),
   })
   vim.lsp.buf_attach_client(0, client)
+end
+
+local ok, failure = pcall(function()
+  start()
+  local client = attached()
   vim.wait(30000, function() return #vim.diagnostic.get(0) > 0 end, 20)
   local before = diagnostics()
 
-  vim.api.nvim_win_set_cursor(0, { vim.diagnostic.get(0)[1].lnum + 1, 0 })
-  local params = vim.lsp.util.make_range_params()
-  params.context = { diagnostics = vim.lsp.diagnostic.get_line_diagnostics(), only = { "quickfix" } }
-  local replies = vim.lsp.buf_request_sync(0, "textDocument/codeAction", params, 30000)
-  local action = replies[client].result[1]
-  vim.lsp.util.apply_workspace_edit(action.edit, vim.lsp.get_client_by_id(client).offset_encoding)
-  local text = table.concat(vim.api.nvim_buf_get_lines(0, 0, -1, true), "\n")
+  local function ask(method, line, column, context)
+    vim.api.nvim_win_set_cursor(0, { line, column })
+    local params = vim.lsp.util.make_range_params(0, client.offset_encoding)
+    params.position, params.context = params.range.start, context
+    local replies, why = vim.lsp.buf_request_sync(0, method, params, 30000)
+    return assert(replies, why)[client.id].result
+  end
+
+  local first = vim.diagnostic.get(0)[1]
+  local page = ask("textDocument/hover", first.lnum + 1, first.col + 1).contents.value
+  local given = given_diagnostics()
+  local context = { diagnostics = given, only = { "quickfix" } }
+  local action = ask("textDocument/codeAction", first.lnum + 1, 0, context)[1]
+  vim.lsp.util.apply_workspace_edit(action.edit, client.offset_encoding)
   vim.wait(30000, function() return #vim.diagnostic.get(0) < #before end, 20)
-  report({ before = before, title = action.title, text = text, after = diagnostics() })
+  vim.cmd("write")
+  report({
+    before = before,
+    page = page,
+    title = action.title,
+    after = diagnostics(),
+    pulls = (client.server_capabilities or {}).diagnosticProvider ~= nil and vim.lsp.get_clients ~= nil,
+  })
 end)
 if not ok then report({ failure = tostring(failure) }) end
