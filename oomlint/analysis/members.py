@@ -49,7 +49,7 @@ class LaterMethod(Function):
     @cached_property
     def node(self) -> FunctionNode:  # type: ignore[override] # the field of a parsed function
         text, member = self.module.source.text, self.member
-        row = text.count("\n", 0, member.first)
+        row = self.module.source.position(member.first)[0] - 1
         padded = "\n" * (row - 1) + "class _:\n" + text[member.first : member.end]
         node = self.stub
         try:
@@ -114,7 +114,7 @@ def sketch_class(module: Module, first: int, start: int, end: int) -> bool:
     if QUOTE.search(TEXTS.sub("", text[start:end])):
         return False  # it ends inside of a string
     members = list(members_of(text, start, end))
-    pieces = ["\n" * text.count("\n", 0, first)]
+    pieces = ["\n" * (module.source.position(first)[0] - 1)]
     at = first
     for member in members:
         pieces += [text[at : member.start], stub_of(text, member)]
@@ -124,14 +124,14 @@ def sketch_class(module: Module, first: int, start: int, end: int) -> bool:
         parsed = parsing.parse_here("".join(pieces)).body
     except (SyntaxError, ValueError):
         return False
-    by_row = {text.count("\n", 0, member.start) + 1: member for member in members}
+    by_row = {module.source.position(member.start)[0]: member for member in members}
     if len(parsed) != 1 or not isinstance(parsed[0], ast.ClassDef):
         return False
     if not by_row.keys() <= {part.lineno for part in parsed[0].body}:
         return False
     skeleton = SketchedClass(parsed[0])
     last = text[start:end].rstrip()
-    skeleton.end_lineno = text.count("\n", 0, start) + last.count("\n") + 1
+    skeleton.end_lineno = module.source.position(start)[0] + last.count("\n")
     skeleton.end_col_offset = len(last[last.rfind("\n") + 1 :].encode())
     SketchWalker(module, by_row).visit(skeleton, None, None, "")
     return True

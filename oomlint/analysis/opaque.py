@@ -26,7 +26,7 @@ def opaque(
 ) -> Value:
     """The result of a call that cannot be followed: it may be anything."""
     inputs = [*arguments, *keywords.values()]
-    if knowledge.GRADIENT_SCALING.search(key):
+    if "grad" in key.lower() and knowledge.GRADIENT_SCALING.search(key):
         world.emit(Kind.GRADIENT_TOUCHED, node, None)
     emit_opaque(world, node, None, inputs)
     full = shortened(f"{key}({','.join(value.key for value in inputs)})")

@@ -18,12 +18,12 @@ IMPORT = re.compile(
 ANY_DEFINITION = re.compile(r"^[ \t]*(?:async[ \t]+def|def)[ \t]+(\w+)", re.MULTILINE)
 HEADER = re.compile(r"class[ \t]+\w+[ \t]*(\([^()]*\))?[ \t]*:")
 MODULE = re.compile(r"Module\b|Model\b|Layer\b|Loss\b")
-GRADIENTS = re.compile(r"backward|autograd|no_grad|inference_mode|zero_grad|optim|requires_grad")
+GRADIENTS = tuple("backward autograd no_grad inference_mode zero_grad optim requires_grad".split())
 # What makes a function of another file worth reading: it may change modes or gradients, keep or
 # make a loss. Any other is a call that cannot be followed.
-TELLING = re.compile(
-    r"backward|zero_grad|unscale_|clip_|grad|\.eval\(|\.train\(|\.step\(|loss|Loss|\+="
-    r"|\.append\(|optim|scaler|nn\.|entropy"
+TELLING = tuple(
+    "backward grad unscale_ clip_ .eval( .train( .step( loss Loss += .append( optim scaler nn."
+    " entropy".split()
 )
 # A line in the first column that does not belong to the definition above it.
 OUTSIDE = re.compile(r"^[^\s#)\]}]", re.MULTILINE)
@@ -64,15 +64,15 @@ def define(module: LazyModule, start: int) -> None:
     limit = following.start() if following else len(text)
     is_class = text.startswith("class", start)
     header = HEADER.match(text, start) if is_class else None
-    if header and not GRADIENTS.search(text, start, limit):
+    if header and not holds(text, GRADIENTS, start, limit):
         # Of a network only that it is one matters; of a class without a base nothing.
-        if not header[1] and not TELLING.search(text, start, limit):
+        if not header[1] and not holds(text, TELLING, start, limit):
             return
         if header[1] and MODULE.search(header[1]):
-            stub = "\n" * text.count("\n", 0, start) + header.group() + " pass"
+            stub = "\n" * (module.source.position(start)[0] - 1) + header.group() + " pass"
             Walker(module).visit_body(parsing.parse_here(stub).body, None, None, "")
             return
-    if not is_class and not TELLING.search(text, start, limit):
+    if not is_class and not holds(text, TELLING, start, limit):
         return
     first = start
     while first > 0:
@@ -82,13 +82,17 @@ def define(module: LazyModule, start: int) -> None:
         first = above
     if is_class and members.sketch_class(module, first, start, end):
         return
-    padding = "\n" * text.count("\n", 0, first)
+    padding = "\n" * (module.source.position(first)[0] - 1)
     try:
         parsed = parsing.parse_here(padding + text[first:end]).body
     except (SyntaxError, ValueError):
         define_all(module)
         return
     Walker(module).visit_body(parsed, None, None, "")
+
+
+def holds(text: str, words: tuple[str, ...], start: int, end: int) -> bool:
+    return any(text.find(word, start, end) >= 0 for word in words)
 
 
 def define_all(module: LazyModule) -> None:
