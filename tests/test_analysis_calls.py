@@ -466,6 +466,36 @@ def test_a_function_of_the_file_is_followed_for_its_events_only() -> None:
     assert words(world.events, Kind.OPAQUE_CALL, Kind.BACKWARD, Kind.STEP) == [*STEP]
 
 
+RAISING = {
+    "a method that is left to subclasses": (
+        "def task(l):\n    raise NotImplementedError",
+        "loss.backward()\ntask(loss)\noptimizer.step()",
+        STEP,
+    ),
+    "a kind of argument that it does not know": (
+        "def kind(l):\n    if isinstance(l, str):\n        return 1\n    raise TypeError(l)",
+        "loss.backward()\nkind(loss)\noptimizer.step()",
+        STEP,
+    ),
+    "what is handled": (
+        "def task(l):\n    raise NotImplementedError",
+        "try:\n    task(loss)\n    loss.backward()\nexcept Exception:\n    optimizer.step()",
+        STEP[1:],
+    ),
+    "a handler around its caller": (
+        "def task(l):\n    raise ValueError\ndef train_one(l):\n    task(l)\n    l.backward()",
+        "try:\n    train_one(loss)\nexcept ValueError:\n    optimizer.step()",
+        STEP[1:],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RAISING)
+def test_a_function_that_raises_ends_no_training(name: str) -> None:
+    before, body, expected = RAISING[name]
+    assert events(case(before, body)) == expected
+
+
 def test_calls_are_followed_nine_deep() -> None:
     lines = ["def f0(l): l.backward()"]
     lines += [f"def f{i}(l): f{i - 1}(l)" for i in range(1, 12)]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from oomlint.analysis.state import Stop, World
+from oomlint.analysis.state import Raised, Stop, World
 from oomlint.analysis.values import NONE, Unknown, Value, join
 
 # A world that is longer than this is cut; what happened until then counts.
@@ -43,7 +43,7 @@ def run_body(world: World, body: list[ast.stmt]) -> Value:
         returns = [*returns, signal.value]
     if not returns:
         if signal == RAISE:
-            raise Stop
+            raise Raised
         return NONE
     result = returns[0]
     for value in returns[1:]:

@@ -148,12 +148,15 @@ def run_match(world: World, node: ast.Match) -> Signal:
 
 
 def run_try(world: World, node: ast.Try) -> Signal:
+    world.catching += bool(node.handlers)
     try:
         signal = run_block(world, node.body)
     except Stop:
         signal = RAISE
         if world.statements > MAX_STATEMENTS:
             raise
+    finally:
+        world.catching -= bool(node.handlers)
     if signal == RAISE and node.handlers:
         signal = run_block(world, node.handlers[0].body)
     elif signal is None:

@@ -11,7 +11,7 @@ from oomlint.analysis.knowledge import Evidence
 from oomlint.analysis.modules import Function, Module, written
 from oomlint.analysis.names import lookup
 from oomlint.analysis.opaque import emit_opaque
-from oomlint.analysis.state import Call, Frame, World
+from oomlint.analysis.state import Call, Frame, Raised, World
 from oomlint.analysis.values import (
     Arguments,
     Callable,
@@ -47,11 +47,7 @@ def follow(
         return follow_lambda(world, target, arguments)
     function = target.function
     if function is None or not worth_following(world, function):
-        inputs = [*arguments, *keywords.values()]
-        if isinstance(node, ast.Call):
-            emit_opaque(world, node, target.this, inputs)
-        key = shortened(f"{target.key}({','.join(value.key for value in inputs)})")
-        return Tensor(key, parents=tuple(inputs), opaque=True)
+        return unfollowed(world, target, arguments, keywords, node)
     frame = Frame(function.module, function, parent=target.frame, this=target.this)
     bind_arguments(world, frame, function, target.this, arguments, keywords)
     caller_this = world.frame.this if world.frames else None
@@ -66,15 +62,33 @@ def follow(
     given = tuple(arguments)
     world.calls.append(Call(node, world.frame.module, function, caller_this, target.this, given))
     world.frames.append(frame)
+    returned: Value | None = None
     try:
         returned = run_body(world, function.node.body)
+    except Raised:
+        # A subclass defines it, or it is given something else: training goes on all the same.
+        if world.catching:
+            raise
     finally:
         world.frames.pop()
         del world.calls[depth[0] :], world.guards[depth[1] :], world.loops[depth[2] :]
         world.contexts[:] = contexts
         if mode is not None:
             world.grad = grad
+    if returned is None:
+        return unfollowed(world, target, arguments, keywords, node)
     return returned
+
+
+def unfollowed(
+    world: World, target: Callable, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    """The result of a call of the project's that is not followed."""
+    inputs = [*arguments, *keywords.values()]
+    if isinstance(node, ast.Call):
+        emit_opaque(world, node, target.this, inputs)
+    key = shortened(f"{target.key}({','.join(value.key for value in inputs)})")
+    return Tensor(key, parents=tuple(inputs), opaque=True)
 
 
 def follow_lambda(world: World, target: Callable, arguments: Arguments) -> Value:

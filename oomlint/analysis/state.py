@@ -123,6 +123,10 @@ class Stop(Exception):
     """The world ends here: too long, or the code left the part that is followed."""
 
 
+class Raised(Stop):
+    """A body raises on every way that is followed."""
+
+
 @dataclass(eq=False)
 class World:
     """A run through the code under assumptions about its conditions."""
@@ -154,6 +158,8 @@ class World:
     visited: set[Function] = field(default_factory=set)
     returned: Value | None = None
     statements: int = 0
+    # How many `try` around have a handler, which says what happens where something raises.
+    catching: int = 0
     serial: int = 0
     # What was asked of the world once it had been followed, with the answers.
     answers: dict[object, Any] = field(default_factory=dict)
