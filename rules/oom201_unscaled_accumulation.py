@@ -11,8 +11,8 @@ from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import anchor, finding, make_fix
 from oomlint.analysis.modules import Class, written
 from oomlint.analysis.questions import Window
+from oomlint.analysis.reductions import is_opaque, reduction_of
 from oomlint.analysis.state import Kind
-from oomlint.analysis.values import reduction_of
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
 
 
@@ -101,12 +101,13 @@ class UnscaledAccumulation(Rule):
 def undivided(window: Window) -> bool:
     if not ask.is_accumulation(window) or ask.divided(window):
         return False
-    reduction = reduction_of(window.backward.value) if window.backward.value else ""
+    loss, alone = window.backward.value, window.guard is not None
+    reduction = reduction_of(loss, alone) if loss is not None else ""
     if reduction in ("sum", "mixed"):
         return False
     if window.guard is None and reduction != "mean":
         return False
-    if reduction == "" and window.backward.value and ask.is_opaque(window.backward.value):
+    if reduction == "" and loss is not None and is_opaque(loss, alone):
         # What comes out of a call that cannot be followed may be divided already.
         return False
     if reduction == "" and network_sums(window):

@@ -11,8 +11,8 @@ from stories import happening, model_of, word, words
 from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import anchor, positions
 from oomlint.analysis.questions import Window
+from oomlint.analysis.reductions import reduction_of
 from oomlint.analysis.state import Event, Kind, World, once
-from oomlint.analysis.values import reduction_of
 
 
 def function(body: str, before: str = "") -> str:
@@ -368,6 +368,13 @@ REDUCTIONS = [
     ("model(x).mean() + model(x).sum()", "mixed"),
     ("model(x).mean() * len(x)", "sum"),
     ("scaler.scale(torch.nn.MSELoss()(model(x), x))", "mean"),
+    ("(model(x) * mask).sum() / mask.sum()", "mean"),
+    ("(model(x) * mask).sum() / (mask.sum() + 1e-8)", "mean"),
+    ("torch.sum(model(x) * mask) / torch.sum(mask).clamp(min=1)", "mean"),
+    ("((model(x) * mask).sum(1) / mask.sum(1)).mean()", "mean"),
+    ("(model(x)[rows] * mask[rows]).sum() / mask.sum()", "sum"),
+    ("model(x).sum() / tokens", "mixed"),
+    ("model(x).mean() + model(x).sum() * 0.0", "mean"),
 ]
 
 

@@ -8,8 +8,8 @@ import re
 from oomlint.analysis import knowledge
 from oomlint.analysis.modules import written
 from oomlint.analysis.order import steps
+from oomlint.analysis.reductions import is_divided_by
 from oomlint.analysis.state import Kind
-from oomlint.analysis.values import Tensor, Value, is_divided, terms
 from oomlint.analysis.windows import Window, same_test
 
 
@@ -39,7 +39,8 @@ def is_accumulation(window: Window) -> bool:
 
 def divided(window: Window) -> bool:
     value = window.backward.value
-    return value is not None and is_divided(value)
+    size = written(window.size).rsplit(".", 1)[-1] if window.size is not None else ""
+    return value is not None and is_divided_by(value, size, window.guard is not None)
 
 
 def divides_elsewhere(window: Window) -> bool:
@@ -54,7 +55,7 @@ def divides_elsewhere(window: Window) -> bool:
             if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Div):
                 divisor = node.right if isinstance(node, ast.BinOp) else node.value
                 divided = node.left if isinstance(node, ast.BinOp) else node.target
-                if size in written(divisor) and not is_number(divided):
+                if size in written(divisor) and not is_number(divided) and not is_count(divided):
                     return True
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 if (
@@ -66,14 +67,22 @@ def divides_elsewhere(window: Window) -> bool:
     return False
 
 
-def is_opaque(value: Value) -> bool:
-    """Whether a loss is the bare result of a call that is neither a model nor a criterion."""
-    return any(isinstance(t, Tensor) and t.opaque and not t.barrier for t in terms(value))
-
-
 def is_number(expression: ast.expr) -> bool:
     """Whether an expression only reports: it has left the graph."""
     return bool(re.search(r"\.(item|detach|tolist)\(|float\(", written(expression)))
+
+
+# `len(loader) // n`, `num_samples / (batch_size * n)`: how many steps there are.
+COUNT = re.compile(
+    r"\blen\(|(^|[._])(num|n|total|max)_|(steps?|iters?|iterations|epochs?|samples|examples|batches"
+    r"|batch_?size)$",
+    re.IGNORECASE,
+)
+
+
+def is_count(expression: ast.expr) -> bool:
+    """Whether an expression counts samples, batches or steps."""
+    return bool(COUNT.search(written(expression)))
 
 
 def only_backward(window: Window) -> bool:

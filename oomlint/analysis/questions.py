@@ -7,7 +7,6 @@ from oomlint.analysis.accumulation import (
     divided,
     divides_elsewhere,
     is_accumulation,
-    is_opaque,
     only_backward,
 )
 from oomlint.analysis.order import (
@@ -59,7 +58,6 @@ __all__ = [
     "gradients_touched",
     "is_accumulation",
     "is_lasting",
-    "is_opaque",
     "is_optimizer",
     "is_window",
     "key_of",

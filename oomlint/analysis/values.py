@@ -331,25 +331,6 @@ def scaler_of(value: Value) -> Value | None:
     return None
 
 
-def reduction_of(value: Value, memo: dict[int, str] | None = None) -> str:
-    """`mean`, `sum`, `mixed`, or empty where it cannot be told."""
-    memo = {} if memo is None else memo
-    known = memo.get(id(value))
-    if known is None:
-        memo[id(value)] = "number"
-        known = memo[id(value)] = reduced(value, memo)
-    return known
-
-
-def reduced(value: Value, memo: dict[int, str]) -> str:
-    if isinstance(value, Tensor) and (value.reduction or value.barrier):
-        return value.reduction
-    if isinstance(value, Number | Constant):
-        return "number"
-    found = {reduction_of(part, memo) for part in members(value)} - {"number"}
-    return found.pop() if len(found) == 1 else ("mixed" if "sum" in found else "")
-
-
 def shortened(key: str) -> str:
     """Keys stay comparable but bounded."""
     if len(key) <= 200:
