@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from oomlint.analysis import knowledge
 from oomlint.analysis.dispatch import MAX_STATEMENTS
 from oomlint.analysis.modules import assigned_to_self, written
+from oomlint.analysis.order import STEPS
 from oomlint.analysis.sites import Site, class_of, sites
 from oomlint.analysis.state import Event, Kind, World, once
 from oomlint.analysis.values import (
@@ -49,7 +50,7 @@ DRAWN = re.compile(r"(sample|batch|next)\w*$")
 # loaders, data, text, shapes.
 WITHOUT_GRAPH = re.compile(
     r"^(argparse|pathlib|os|omegaconf|hydra|gymnasium|gym|logging|json|yaml|numpy|np|random|time"
-    r"|tyro|itertools)\.|instantiate|cycle$|(^|[._:])iter|get_rank|world_size"
+    r"|tyro|itertools)\.|cycle$|(^|[._:])iter|get_rank|world_size"
     r"|data|batch|sampl|loader|buffer|replay|rollout|trajector|transition|experience|episode|reader"
     r"|collat|tokeni[sz]e|vocab|lexicon|corpus|utterance|sentence|dictionary|manifest|split"
     r"|pars(e|er|ing)|arg(s|ument)|config|cfg|option|setting|hparams|device|schedule|path|open$|env$"
@@ -60,6 +61,7 @@ WITHOUT_GRAPH = re.compile(
 # A class that is called makes an object.
 CONSTRUCTOR = re.compile(r"^_?[A-Z]\w*[a-z]|_(class|cls|factory)$")
 MADE_FROM = re.compile(r"(from|load|create|build|make|open)(_\w+)?$")
+INSTANTIATES = re.compile(r"instantiate")
 # States that are made, not remembered.
 FRESH = re.compile(r"init|zero|new_|make_|get_initial|reset", re.I)
 # Methods of objects that give back what they were given before.
@@ -69,7 +71,10 @@ TRAINS = re.compile(r"backward|grad|step|update|train|optimi|penalty|learn", re.
 
 
 # Networks whose parameters are made from others: the graph of the making is walked each time.
-ADAPTED = re.compile(r"learn2learn|\bhigher\b|torchmeta|clone_module|\.adapt\(|fast_weights|MAML")
+ADAPTED = re.compile(
+    r"learn2learn|^\s*(import|from) higher\b|torchmeta|clone_module|\.adapt\(|fast_weights|MAML",
+    re.MULTILINE,
+)
 
 
 def is_needless(model: Model, call: ast.Call) -> bool:
@@ -97,12 +102,53 @@ def walked_once(world: World, event: Event) -> bool:
     graph = graph_of(world, loss)
     if not is_followed(world, event, loss):
         return False
-    if world.returned is not None and shares(world.returned, graph):
+    if world.returned is not None and returns_graph(world, event, graph):
         return False
     return not any(
         later.index > event.index and goes_through(later, graph)
         for later in world.of(*WALKS, Kind.OPAQUE_CALL)
     )
+
+
+def returns_graph(world: World, event: Event, graph: dict[int, Value]) -> bool:
+    """Whether a function gives its caller what may be walked again.
+
+    A loss that an optimizer has stepped on is for reports: its graph's parameters have changed.
+    """
+    assert world.returned is not None and event.value is not None
+    stepped = any(step.index > event.index for step in world.of(*STEPS))
+    reported = {id(part) for part in loss_chain(event.value)} if stepped else set()
+    found: set[int] = set()
+    stack = [world.returned]
+    while stack:
+        current = stack.pop()
+        if id(current) in found or id(current) in reported or is_plain(current):
+            continue
+        if id(current) in graph:
+            return True
+        found.add(id(current))
+        stack.extend(parts_of(current))
+    return False
+
+
+def loss_chain(loss: Value) -> Iterator[Value]:
+    """A loss, its terms and what they were before they were weighed or scaled."""
+    stack = [loss]
+    while stack:
+        current = stack.pop()
+        yield current
+        scaled = isinstance(current, Tensor) and current.made_by in ("+", "-", "*", "/", "neg")
+        if scaled or isinstance(current, Either) or getattr(current, "scaler", None) is not None:
+            stack.extend(part for part in members(current) if is_loss(part))
+
+
+def is_loss(value: Value) -> bool:
+    if isinstance(value, Either):
+        return all(map(is_loss, value.options))
+    if not isinstance(value, Tensor):
+        return False
+    named = value.loss or value.reduction in ("mean", "sum")
+    return named or value.made_by in ("+", "-", "*", "/", "neg")
 
 
 def goes_through(event: Event, graph: dict[int, Value]) -> bool:
@@ -147,10 +193,14 @@ def origins(value: Value) -> dict[int, Value]:
         if id(current) in found or is_plain(current):
             continue
         found[id(current)] = current
-        stack.extend(members(current))
-        if isinstance(current, Unknown):
-            stack.extend(current.made_of)
+        stack.extend(parts_of(current))
     return found
+
+
+def parts_of(value: Value) -> Iterator[Value]:
+    yield from members(value)
+    if isinstance(value, Unknown):
+        yield from value.made_of
 
 
 def is_plain(value: Value) -> bool:
@@ -168,16 +218,37 @@ def is_plain(value: Value) -> bool:
         return False
     made_by = value.key.split("(")[0].split("@")[0]
     owner, last = (["", *re.split(r"[.:]", made_by)])[-2:]
+    # An entry or an item has the key of what it was taken from.
+    if WITHOUT_GRAPH.search(made_by):
+        return True
+    if is_called(value.key):
+        # `Network(8)(inputs)`, `instantiate(options)(inputs)`: an object that was made is called.
+        return False
     if MADE_FROM.match(last) and CONSTRUCTOR.search(owner):
         # `Table.from_file(path)`
         return True
-    # An entry or an item has the key of what it was taken from.
-    return bool(CONSTRUCTOR.search(last) or WITHOUT_GRAPH.search(made_by))
+    return bool(CONSTRUCTOR.search(last) or INSTANTIATES.search(made_by))
+
+
+def is_called(key: str) -> bool:
+    """Whether a key calls what a call has returned."""
+    depth = 0
+    for index, sign in enumerate(key):
+        if sign == "(":
+            if depth == 0 and key[:index].endswith(")"):
+                return True
+            depth += 1
+        elif sign == ")":
+            depth -= 1
+    return False
 
 
 def is_computed(value: Value | None) -> bool:
     """Whether a method of a network or an object of the project made it from what it was given."""
     if not isinstance(value, Unknown) or value.role is not None:
+        return False
+    if CONSTRUCTOR.search(value.name):
+        # `self.network_class(sizes)`
         return False
     return bool(value.made_of) and not REMEMBERS.search(value.name)
 
