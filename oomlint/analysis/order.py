@@ -68,6 +68,12 @@ COMPUTING = re.compile(
     r"\.(evaluate|predict|act|forward|encode|decode|get|sample|log_prob)(_\w+)?$"
     r"|\.(set_training_mode|state_dict|parameters)$"
 )
+# What wraps a network, waits for other processes, or makes a loss leaves its gradients alone.
+SPARING = re.compile(
+    r"(^|[._])(wrap|unwrap)(_model)?$|[Ll]oss(es)?$|(^|\.)_?(preprocess|apply_preprocessing)$"
+    r"|\.(no_(backward_)?sync|barrier|wait_for_everyone|init_tensor)$"
+    r"|\.(all_)?(reduce|gather)(_for_metrics)?$|\.broadcast$"
+)
 
 
 def only_reads(event: Event) -> bool:
@@ -75,7 +81,8 @@ def only_reads(event: Event) -> bool:
     if not isinstance(event.node, ast.Call):
         return False
     called = written(event.node.func)
-    return bool(SAVING.search(called) or COMPUTING.search(called)) or calls_own_layer(event)
+    spares = any(kind.search(called) for kind in (SAVING, COMPUTING, SPARING))
+    return spares or calls_own_layer(event)
 
 
 def calls_own_layer(event: Event) -> bool:
