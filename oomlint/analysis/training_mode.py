@@ -76,7 +76,7 @@ def trained_in(world: World, mode: Event, trained: dict[int, Event]) -> Stuck | 
             return None
         if not any(loop.serial in loops for loop in event.loops):
             return None
-        if not in_training_before(world, mode, trained):
+        if not in_training_before(world, mode, trained) and not is_new(world, mode, backward):
             return None
         return Stuck(mode, tuple(evaluated), event, backward)
     return None
@@ -138,6 +138,31 @@ def in_training_before(world: World, mode: Event, trained: dict[int, Event]) -> 
             if event.detail["eval_mode"] is not True and event.value and has_graph(event.value):
                 return True
     return False
+
+
+def is_new(world: World, mode: Event, backward: Event) -> bool:
+    """Whether the code makes this model, and only this evaluation takes it out of training mode.
+
+    Where a validation comes first, no training in training mode is seen before it.
+    """
+    model = mode.subject
+    if not isinstance(model, Instance | Thing) or not MADE.search(model.key):
+        return False
+    if isinstance(model, Thing) and LOADED.search(model.qualified):
+        return False
+    switches = [e for e in world.of(Kind.EVAL_MODE) if concerns(e.subject, model)]
+    if any(e.index < backward.index and e.node is not mode.node for e in switches):
+        return False
+    loops = {loop.serial for loop in backward.loops}
+    return any(
+        step.index > backward.index and any(loop.serial in loops for loop in step.loops)
+        for step in ask.steps(world)
+    )
+
+
+# The key of an object says where it was made; what is loaded may be meant to stay as it is.
+MADE = re.compile(r"@[^@]*:\d+:\d+:[^@]*\(\)$")
+LOADED = re.compile(r"from_pretrained|load|hub")
 
 
 def is_chosen_anew(mode: Event) -> bool:
