@@ -279,8 +279,17 @@ class Walker:
                     self.visit_body(inner, owner, function, prefix)
             for handler in getattr(node, "handlers", ()):
                 self.visit_body(handler.body, owner, function, prefix)
+                self.prefer_imported(node)
             for case in getattr(node, "cases", ()):
                 self.visit_body(case.body, owner, function, prefix)
+
+    def prefer_imported(self, node: ast.stmt) -> None:
+        """What a `try` imports is meant, and not what stands in for it where it is missing."""
+        for statement in getattr(node, "body", ()):
+            if isinstance(statement, ast.ImportFrom):
+                for alias in statement.names:
+                    self.module.classes.pop(alias.asname or alias.name, None)
+                    self.module.functions.pop(alias.asname or alias.name, None)
 
     def add_from(self, node: ast.ImportFrom) -> None:
         base = node.module or ""
