@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -317,13 +318,27 @@ def mentions_event(world: World, module: Module, node: ast.AST) -> bool:
     if not first or not last:
         return True
     starts, text = module.source.line_starts, module.source.text
-    rows = text[starts[first - 1] : starts[last] if last < len(starts) else len(text)]
-    called = set(CALLED.findall(rows))
-    return (
-        ".grad" in rows
-        or not called.isdisjoint(TELLING_WORDS)
-        or any(name_is_eventful(world, module, name) for name in called)
+    begin, end = starts[first - 1], starts[last] if last < len(starts) else len(text)
+    if text.find(".grad", begin, end) >= 0:
+        return True
+    called = called_between(module, begin, end)
+    return not called.isdisjoint(TELLING_WORDS) or any(
+        name_is_eventful(world, module, name) for name in called
     )
+
+
+def called_between(module: Module, begin: int, end: int) -> set[str]:
+    """What stands before a bracket in a part of a text."""
+    text = module.source.text
+    if isinstance(module, LazyModule):
+        return set(CALLED.findall(text, begin, end))
+    # All parts of the file are asked about, most more than once: it is read once.
+    known: tuple[list[int], list[str]] | None = module.__dict__.get("called")
+    if known is None:
+        found = [(match.start(), match[1]) for match in CALLED.finditer(text)]
+        known = module.__dict__["called"] = ([at for at, _ in found], [name for _, name in found])
+    places, names = known
+    return set(names[bisect_left(places, begin) : bisect_left(places, end)])
 
 
 def memo_of(module: Module) -> dict[int, bool]:
