@@ -34,10 +34,9 @@ parsed: OrderedDict[Path, tuple[Stamp, Module | None]] = OrderedDict()
 def load(path: Path) -> Module | None:
     """The module at a path, from memory while the file is unchanged; None if unreadable."""
     try:
-        status = os.stat(path)
+        stamp = stamp_of(path)
     except OSError:
         return None
-    stamp = (status.st_mtime_ns, status.st_size)
     known = parsed.get(path)
     if known and known[0] == stamp:
         parsed.move_to_end(path)
@@ -66,10 +65,21 @@ def load_whole(path: Path) -> Module | None:
 
 def mentions(path: Path, name: str) -> bool:
     try:
+        stamp = stamp_of(path)
+        known = parsed.get(path)
+        if known and known[0] == stamp:
+            text = known[1].source.text if known[1] is not None else ""
+            return name in text or "import *" in text
         data = path.read_bytes()
     except OSError:
         return False
     return name.encode() in data or b"import *" in data
+
+
+def stamp_of(path: Path) -> Stamp:
+    """What differs once a file has changed. Raises OSError."""
+    status = os.stat(path)
+    return status.st_mtime_ns, status.st_size
 
 
 Definition = Function | Class | Module
