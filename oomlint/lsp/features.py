@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import sys
 from collections.abc import Sequence
 
 from lsprotocol import types
+from pygls.exceptions import JsonRpcException
 
 from oomlint.errors import OomlintError
 from oomlint.lsp import actions
@@ -49,7 +51,9 @@ async def initialized(server: Server, params: types.InitializedParams) -> None:
             )
         )
     if registrations:
-        await server.client_register_capability_async(types.RegistrationParams(registrations))
+        # A client that refuses what it offered still saves files and asks for diagnostics.
+        with contextlib.suppress(JsonRpcException):
+            await server.client_register_capability_async(types.RegistrationParams(registrations))
 
 
 def did_open(server: Server, params: types.DidOpenTextDocumentParams) -> None:

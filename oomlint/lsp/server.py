@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types
 from pygls import uris
+from pygls.exceptions import JsonRpcException
 from pygls.lsp.server import LanguageServer
 
 from oomlint import __version__
@@ -181,7 +183,8 @@ class Server(LanguageServer):
 
     async def refresh(self) -> None:
         """Tells a client that pulls diagnostics to do so again."""
-        await self.workspace_diagnostic_refresh_async(None)
+        with contextlib.suppress(JsonRpcException):
+            await self.workspace_diagnostic_refresh_async(None)
 
     def may_rest_on(self, uri: str, changed: frozenset[Path] | None) -> bool:
         known = self.checked.get(uri)
