@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -307,7 +306,7 @@ def is_gradient(target: ast.expr) -> bool:
     return isinstance(target, ast.Attribute) and target.attr == "grad"
 
 
-CALLED = re.compile(r"([^\W\d]\w*)\s*\(")
+CALLED = re.compile(r"\b([^\W\d]\w*)\s*\(")
 # Calls that `call_is_eventful` looks at more closely.
 TELLING_WORDS = knowledge.EVENT_WORDS | {"eval", "update", "GradScaler"}
 
@@ -321,24 +320,10 @@ def mentions_event(world: World, module: Module, node: ast.AST) -> bool:
     begin, end = starts[first - 1], starts[last] if last < len(starts) else len(text)
     if text.find(".grad", begin, end) >= 0:
         return True
-    called = called_between(module, begin, end)
+    called = set(CALLED.findall(text, begin, end))
     return not called.isdisjoint(TELLING_WORDS) or any(
         name_is_eventful(world, module, name) for name in called
     )
-
-
-def called_between(module: Module, begin: int, end: int) -> set[str]:
-    """What stands before a bracket in a part of a text."""
-    text = module.source.text
-    if isinstance(module, LazyModule):
-        return set(CALLED.findall(text, begin, end))
-    # All parts of the file are asked about, most more than once: it is read once.
-    known: tuple[list[int], list[str]] | None = module.__dict__.get("called")
-    if known is None:
-        found = [(match.start(), match[1]) for match in CALLED.finditer(text)]
-        known = module.__dict__["called"] = ([at for at, _ in found], [name for _, name in found])
-    places, names = known
-    return set(names[bisect_left(places, begin) : bisect_left(places, end)])
 
 
 def memo_of(module: Module) -> dict[int, bool]:
