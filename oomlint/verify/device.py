@@ -90,15 +90,15 @@ class Device:
             self.waits += 1
 
     def note_work(self, func: Any, args: Any, result: Any) -> None:
-        """What a real device needs for an operator beside its outputs.
-
-        cuBLAS keeps a workspace for each thread and stream; the backward has its own thread.
-        """
+        """What a real device needs for an operator beside its outputs."""
         if not self.profile.workspace:
             return
-        passing = scratch(func, args, result)
-        if passing:
-            self.hold(passing)
+        passing = [self.hold(size) for size in scratch(func, args, result, self.profile)]
+        self.keep_workspace(func)
+        passing.clear()
+
+    def keep_workspace(self, func: Any) -> None:
+        """cuBLAS has a workspace for each thread and stream; the backward has its own thread."""
         if not multiplies(func):
             return
         place = threading.get_ident(), self.state.backward, current.stream
