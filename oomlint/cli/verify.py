@@ -82,7 +82,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]
 @click.option(
     "--gpu",
     type=click.Choice(GPUS, case_sensitive=False),
-    help="What the emulated device stands for.",
+    help="What the emulated device stands for, cuBLAS workspaces included.",
 )
 @click.option("--capacity", type=Size(), help="Memory of the emulated device: 24GiB.")
 @click.option(

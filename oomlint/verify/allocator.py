@@ -179,16 +179,21 @@ class Allocator:
     def _fitting(self, pool: Pool, size: int, stream: int) -> int | None:
         """The place of the first free block that is large enough."""
         free, place = pool.free, pool.first(stream, size)
+        if place == len(free):
+            return None
+        block = free[place][1]
+        if block.stream != stream:
+            return None
+        return place if block.range is None else self._expandable(pool, place, stream)
+
+    def _expandable(self, pool: Pool, place: int, stream: int) -> int | None:
+        """The place to take instead of a block of an expandable segment, or its own."""
+        free = pool.free
 
         def ours(place: int) -> bool:
             return place < len(free) and free[place][1].stream == stream
 
-        if not ours(place):
-            return None
-        if free[place][1].range is None:
-            return place
         if not self.settings.expandable:
-            place += 1
             while ours(place) and free[place][1].range is not None:
                 place += 1
             return place if ours(place) else None
