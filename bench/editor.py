@@ -2,6 +2,7 @@
 
 `latency` replays 200 edits on a training file of 1,000 lines and waits for each one's diagnostics;
 `random` sends random inserts, deletes and undos, and compares the end with a fresh check.
+`workspace` opens one file of a project of 3,000 and asks questions until its diagnostics come.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ EDITS = 200
 # How many steps can be undone.
 KEPT_PAST = 40
 MEDIAN_MS, P95_MS = 150.0, 300.0
+# No request may wait longer while a large project is opened.
+REQUEST_MS = 300.0
 
 HEAD = '''\
 """Trains a classifier and a small language model."""
@@ -427,6 +430,52 @@ def quantile(values: list[float]) -> float:
     return sorted(values)[max(0, int(0.95 * len(values)) - 1)]
 
 
+def workspace(options: argparse.Namespace) -> int:
+    """Opens a file of a large project; until its diagnostics come, the server must answer."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "pyproject.toml").touch()
+        text = training_file() + EVALUATED
+        for number in range(options.files):
+            package = folder / f"part{number // 100}"
+            package.mkdir(exist_ok=True)
+            module = f"from train import Model1, Trainer1\n\nSIZE = {number}\n"
+            (package / f"module{number}.py").write_text(module + MEASURES.format(n=number))
+        (folder / "train.py").write_text(text)
+        with Client(folder, plugin=False) as client:
+            return wait_busily(client, text)
+
+
+EVALUATED = """
+
+def evaluate(model: torch.nn.Module, loader):
+    model.eval()
+    return [model(batch) for batch in loader]  # noqa: OOM999
+"""
+
+
+def wait_busily(client: Client, text: str) -> int:
+    uri = client.uri("train.py")
+    item = {"uri": uri, "languageId": "python", "version": 1, "text": text}
+    started = time.perf_counter()
+    client.tell("textDocument/didOpen", {"textDocument": item})
+    at = position(text, text.index("OOM999") + 2)
+    waits = []
+    while True:
+        asked = time.perf_counter()
+        client.ask("textDocument/hover", {"textDocument": {"uri": uri}, "position": at})
+        waits.append(1000 * (time.perf_counter() - asked))
+        if any(m.get("method") == "textDocument/publishDiagnostics" for m in client.unread):
+            break
+        time.sleep(0.05)
+    print(
+        f"diagnostics after {time.perf_counter() - started:.1f} s; meanwhile {len(waits)} requests"
+        f" waited {max(waits):.0f} ms at most, their median"
+        f" {statistics.median(waits):.0f} ms; {resident_mib(client.process.pid):.0f} MiB resident"
+    )
+    return int(max(waits) > REQUEST_MS)
+
+
 WORDS = (
     *("loss", "losses.append(loss)", "    ", "\n", "\n        ", "(", ")", ":", "#", '"', '"""'),
     *("optimizer.zero_grad()", "loss.backward()", "with torch.no_grad():", "for x in y:\n", "é😀"),
@@ -529,6 +578,9 @@ def main() -> int:
     drawn.add_argument("--edits", type=int, default=10_000)
     drawn.add_argument("--seed", type=int, default=1)
     drawn.set_defaults(work=at_random_edits)
+    large = commands.add_parser("workspace")
+    large.add_argument("--files", type=int, default=3000)
+    large.set_defaults(work=workspace)
     options = parser.parse_args()
     code: int = options.work(options)
     return code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import logging
@@ -20,6 +21,7 @@ from oomlint.lsp.hover import code_at, findings_at, hover_of, unknown_rule
 from oomlint.lsp.options import options
 from oomlint.lsp.server import REST_S, SETTINGS_FILES, Server
 
+HOVER_LIMIT_S = 0.25
 PYTHON_SUFFIXES = (".py", ".pyi")
 WATCHED = ("**/pyproject.toml", "**/oomlint.toml", "**/.oomlint.toml", "**/*.py")
 
@@ -135,6 +137,14 @@ async def diagnostic(
 
 
 async def hover(server: Server, params: types.HoverParams) -> types.Hover | None:
+    """Nothing where the answer would come late: the pointer has moved on by then."""
+    try:
+        return await asyncio.wait_for(hover_text(server, params), HOVER_LIMIT_S)
+    except asyncio.TimeoutError:
+        return None
+
+
+async def hover_text(server: Server, params: types.HoverParams) -> types.Hover | None:
     uri = params.text_document.uri
     document = server.documents.get(uri)
     if document is None:
