@@ -45,22 +45,29 @@ def everything(model: Model) -> Iterator[Collected]:
 
 
 HOOK = re.compile(r"(validation|val|test|predict)_step$|on_(validation|test|predict)_batch_end$")
-OFF = re.compile(r"no_?grad|inference_?mode|detach|generate", re.IGNORECASE)
+OFF = tuple("no_grad nograd inference_mode inferencemode detach generate".split())
 KEEPING = re.compile(r"\.append\(|\.extend\(|\bcat\(|concat\(|\+=\s*\[|\bfor\b[^:]+\bin\b[^:]+\]")
-MOVING = re.compile(r"cpu|numpy|tolist|save|np\.|metric|json|pickle|dump")
+MOVING = tuple("cpu numpy tolist save np. metric json pickle dump".split())
 
 
 def scopes(module: Module) -> Iterator[tuple[Function | None, list[ast.AST]]]:
     """The functions, and the script itself, whose words allow what is looked for; their nodes."""
     for function in module.all_functions:
-        code = function.code
-        above = " ".join(written(d) for scope in lineage(function) for d in scope.decorators)
-        if KEEPING.search(code) and (
-            HOOK.match(function.name) or (MOVING.search(code) and OFF.search(f"{above} {code}"))
-        ):
+        is_hook = HOOK.match(function.name)
+        if (is_hook or moves_what_has_no_graph(function)) and KEEPING.search(function.code):
             yield function, list(sites.own_nodes(function.node))
     if any(isinstance(node, ast.For | ast.With | ast.Assign) for node in module.tree.body):
         yield None, list(sites.own_nodes(module.tree))
+
+
+def moves_what_has_no_graph(function: Function) -> bool:
+    """Whether its words speak of the host, and of gradients that are off."""
+    code = function.code
+    if not any(word in code for word in MOVING):
+        return False
+    above = " ".join(written(d) for scope in lineage(function) for d in scope.decorators)
+    said = f"{above} {code}".lower()
+    return any(word in said for word in OFF)
 
 
 def lineage(function: Function | None) -> Iterator[Function]:
