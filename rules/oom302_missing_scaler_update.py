@@ -106,6 +106,8 @@ def stepped_again(world: World, step: Event) -> Event | None:
     )
     if again is None or ask.opaque_between(world, step, again, step.value):
         return None
+    if ask.is_for_each(world, step, again):
+        return None
     # Several optimizers share one update: the last of their steps is the one that lacks it.
     for other in world.of(Kind.SCALER_STEP):
         if step.index < other.index < again.index and ask.same(other.value, step.value):
@@ -131,6 +133,8 @@ def skipped_update(model: Model, world: World, unscale: Event) -> Event | None:
     if again is None or unscale.subject is None or ask.windowed(model, unscale):
         return None
     if ask.opaque_between(world, unscale, again, unscale.value):
+        return None
+    if ask.is_for_each(world, unscale, again):
         return None
     return again if ask.steps_elsewhere(model, unscale) else None
 

@@ -112,6 +112,8 @@ def unscaled_again(model: Model, world: World, first: Event) -> Event | None:
     )
     if second is None or ask.opaque_between(world, first, second, first.value):
         return None
+    if ask.is_for_each(world, first, second):
+        return None
     if second.node is first.node and not ask.windowed(model, first):
         return None
     return None if asks_first(second) else second

@@ -96,6 +96,13 @@ def calls_own_layer(event: Event) -> bool:
     return bool(network.cls.assigned.get(function.attr))
 
 
+def is_for_each(world: World, first: Event, again: Event) -> bool:
+    """Whether a loop makes one call for each of several objects: nothing trains in between."""
+    if again.node is not first.node:
+        return False
+    return not any(first.index < e.index < again.index for e in world.of(Kind.BACKWARD))
+
+
 @once
 def steps(world: World) -> Sequence[Event]:
     """Every step of an optimizer, by itself or through a scaler."""
