@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from oomlint.cache import Contents, ProjectCache, digest_of
@@ -67,7 +68,7 @@ def check_paths(
     owners = {path: group for group in groups for path in group.missing}
     total = len(files)
     done = total - len(owners)
-    work = check_whole if syntax else check_gated
+    work = partial(check_one, syntax=syntax, digested=use_cache)
     for path, outcome in run(chunks(groups, work), jobs or available_jobs()):
         result, digest = taken(path, outcome, contents)
         cache = owners[path].cache
@@ -87,11 +88,11 @@ def check_paths(
 
 
 def taken(
-    path: str, outcome: tuple[FileResult, str] | Died, contents: Contents
+    path: str, outcome: tuple[FileResult | None, str] | Died, contents: Contents
 ) -> tuple[FileResult, str]:
     """A result and the digest of its content, which is empty for what must not be stored."""
     if not isinstance(outcome, Died):
-        return outcome
+        return outcome[0] or FileResult(Path(path)), outcome[1]
     # Slowness lies in the file and is remembered; a death may have come from outside.
     return crashed(path, outcome), contents.digest(path) if outcome.too_slow else ""
 
@@ -132,22 +133,20 @@ def chunks(groups: Iterable[Group], work: Work) -> Iterator[Chunk]:
             yield Chunk(work, group.settings, group.missing[first : first + FILES_PER_CHUNK])
 
 
-def check_whole(path: str, settings: Settings) -> tuple[FileResult, str]:
-    """In a worker: the result and the digest of the content that it belongs to."""
-    return check_one(path, settings, syntax=True)
+def check_one(
+    path: str, settings: Settings, *, syntax: bool, digested: bool
+) -> tuple[FileResult | None, str]:
+    """In a worker: the result, and where it will be stored the digest of what it belongs to.
 
-
-def check_gated(path: str, settings: Settings) -> tuple[FileResult, str]:
-    """The same, where only files in which a rule can fire are parsed."""
-    return check_one(path, settings, syntax=False)
-
-
-def check_one(path: str, settings: Settings, syntax: bool) -> tuple[FileResult, str]:
+    None stands for the result of a file about which there is nothing to say: most of a large tree.
+    """
     try:
         data = Path(path).read_bytes()
     except OSError as error:
         return unreadable(Path(path), error), ""
-    return check_bytes(Path(path), data, settings, syntax=syntax), digest_of(data)
+    result = check_bytes(Path(path), data, settings, syntax=syntax)
+    digest = digest_of(data) if digested else ""
+    return (None if result == FileResult(result.path) else result), digest
 
 
 def crashed(path: str, death: Died) -> FileResult:
