@@ -111,7 +111,8 @@ class Client:
 
     def drain(self) -> None:
         assert self.process.stderr is not None
-        self.errors.extend(self.process.stderr)
+        for line in self.process.stderr:
+            self.errors.append(line)
 
     def send(self, message: dict[str, Any]) -> None:
         body = json.dumps({"jsonrpc": "2.0", **message}).encode()
@@ -166,6 +167,7 @@ class Client:
         self.opened.clear()
         self.ask("textDocument/hover", {"textDocument": {"uri": ""}, "position": START})
         self.unread.clear()
+        self.errors.clear()
         self.folder = folder
 
     def change(self, name: str, version: int, *changes: dict[str, Any]) -> None:

@@ -14,11 +14,11 @@ from oomlint.keys import tomllib
 from oomlint.lsp.features import build
 from oomlint.lsp.options import options
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.append(str(ROOT / "bench"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "bench"))
 
 import editor
 
+ROOT = Path(__file__).resolve().parents[1]
 MANUAL = (ROOT / "docs" / "editors.md").read_text(encoding="utf-8")
 
 
@@ -66,16 +66,16 @@ def test_the_training_file_has_its_lines_and_is_python(lines: int) -> None:
 
 def test_the_replayed_edits_are_as_many_as_are_promised() -> None:
     typist = editor.Typist(Nobody(), "a.py", editor.training_file())
-    texts = set()
+    texts = {}
     for count, stroke in enumerate(editor.strokes(typist), 1):
         stroke()
-        texts.add(typist.text)
+        texts[typist.text] = count
         if count == editor.EDITS:
             break
     assert count == editor.EDITS
-    broken = sum(not editor.compiles(text) for text in texts)
-    assert 10 < broken < len(texts) / 2
     assert len(texts) > 0.9 * editor.EDITS, "nearly all of them make a text that is new"
+    sample = list(texts)[::5]
+    assert 0 < sum(not editor.compiles(text) for text in sample) < len(sample) / 2
 
 
 class Nobody:
