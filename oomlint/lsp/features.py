@@ -23,7 +23,15 @@ from oomlint.lsp.server import REST_S, SETTINGS_FILES, Server
 
 HOVER_LIMIT_S = 0.25
 PYTHON_SUFFIXES = (".py", ".pyi")
-WATCHED = ("**/pyproject.toml", "**/oomlint.toml", "**/.oomlint.toml", "**/*.py")
+# Settings, modules, and what says which torch a project wants.
+WATCHED = (
+    "**/pyproject.toml",
+    "**/oomlint.toml",
+    "**/.oomlint.toml",
+    "**/*.py",
+    "**/setup.cfg",
+    "**/requirements.txt",
+)
 
 
 def initialize(server: Server, params: types.InitializeParams) -> None:
