@@ -101,12 +101,11 @@ def stepped_again(world: World, step: Event) -> Event | None:
             e.kind is Kind.SCALER_STEP
             and ask.same(e.value, step.value)
             and ask.same(e.subject, step.subject)
+            and not ask.is_for_each(world, step, e)
         ),
         lambda e: e.kind is Kind.SCALER_UPDATE and ask.same(e.value, step.value),
     )
     if again is None or ask.opaque_between(world, step, again, step.value):
-        return None
-    if ask.is_for_each(world, step, again):
         return None
     # Several optimizers share one update: the last of their steps is the one that lacks it.
     for other in world.of(Kind.SCALER_STEP):

@@ -103,6 +103,7 @@ def unscaled_again(model: Model, world: World, first: Event) -> Event | None:
             e.kind is Kind.UNSCALE
             and ask.same(e.subject, first.subject)
             and ask.same(e.value, first.value)
+            and not ask.is_for_each(world, first, e)
         ),
         lambda e: (
             e.kind in (Kind.SCALER_UPDATE, Kind.SCALER_STEP)
@@ -111,8 +112,6 @@ def unscaled_again(model: Model, world: World, first: Event) -> Event | None:
         ),
     )
     if second is None or ask.opaque_between(world, first, second, first.value):
-        return None
-    if ask.is_for_each(world, first, second):
         return None
     if second.node is first.node and not ask.windowed(model, first):
         return None
