@@ -164,9 +164,10 @@ def starts_anew(window: Window) -> bool:
     condition = assigned_test(module, guard.test, function)
     holders = {function, window.loop.module.function_of(window.loop.node)}
     places = [module.tree if holder is None else holder.node for holder in holders]
+    assignments = [*module.index.by_kind[ast.AugAssign], *module.index.by_kind[ast.Assign]]
     for node in ast.walk(condition):
         text = written(node) if isinstance(node, ast.Name | ast.Attribute) else size
-        if text in size or not any(increases(part, text) for part in ast.walk(module.tree)):
+        if text in size or not any(increases(part, text) for part in assignments):
             continue
         if not any(sets(part, text) for place in places for part in ast.walk(place)):
             return False

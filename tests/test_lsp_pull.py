@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -124,6 +125,7 @@ def hover(client: Client, name: str, line: int, character: int) -> Any:
     return client.ask("textDocument/hover", params)
 
 
+ROOT = Path(__file__).resolve().parents[1]
 EVALUATED = """\
 import torch
 
@@ -142,7 +144,7 @@ def test_a_finding_shows_its_page_and_what_was_measured(client: Client) -> None:
     text = shown["contents"]["value"]
     assert shown["contents"]["kind"] == "markdown"
     assert text.startswith("# eval-without-no-grad (OOM101)\n")
-    proof = docs.read_evidence().proofs["OOM101"][0]
+    proof = docs.read_evidence(ROOT).proofs["OOM101"][0]
     assert f"- {proof.measured} ({proof.device} device, torch {proof.torch})" in text
     assert "## Why is this bad?" in text
     assert text.endswith(f"({found['codeDescription']['href']})")
