@@ -312,13 +312,18 @@ def test_an_interrupt_ends_the_children_at_once(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # Who runs the tests in the background of a shell ignores it, and so would this process.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    for _ in range(600):
-        if pids.exists() and pids.read_text():
-            break
-        time.sleep(0.1)
-    program.send_signal(signal.SIGINT)
-    _, err = program.communicate(timeout=30)
+    try:
+        for _ in range(600):
+            if pids.exists() and pids.read_text():
+                break
+            time.sleep(0.1)
+        program.send_signal(signal.SIGINT)
+        _, err = program.communicate(timeout=30)
+    finally:
+        program.kill()
     assert program.returncode == 130
     assert "Traceback" not in err
     assert not alive(int(pids.read_text()))
