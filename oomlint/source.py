@@ -77,6 +77,10 @@ class Source:
         row = bisect_right(self.line_starts, offset)
         return row, offset - self.line_starts[row - 1] + 1
 
+    def rows_before(self, offset: int) -> int:
+        """How many rows end before an offset: as many empty ones put a part of a text in place."""
+        return bisect_right(self.line_starts, offset) - 1
+
     def offset(self, row: int, utf8_column: int) -> int:
         """The offset of what `ast` calls (lineno, col_offset): a column in UTF-8 bytes from 0."""
         start = self.line_starts[row - 1]

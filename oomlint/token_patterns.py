@@ -50,6 +50,16 @@ class AnyOf:
         return any(pattern.search(code) for pattern in self.patterns)
 
 
+# Code that can name `torch.utils.checkpoint.checkpoint`.
+CHECKPOINTING = AnyOf(
+    (
+        re.compile(rb"utils\.checkpoint\b"),
+        re.compile(rb"utils\s+import\b[^#;=]{0,400}?\bcheckpoint\b"),
+        re.compile(rb"checkpoint\.checkpoint"),
+    )
+)
+
+
 @dataclass(frozen=True)
 class AllOf:
     """All of several patterns, in any order in the text."""

@@ -11,7 +11,7 @@ from oomlint.analysis.answers import finding, make_fix
 from oomlint.analysis.modules import Module, written
 from oomlint.analysis.sites import Site
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
-from oomlint.token_patterns import AnyOf
+from oomlint.token_patterns import CHECKPOINTING
 
 
 class ReentrantCheckpoint(Rule):
@@ -64,13 +64,7 @@ class ReentrantCheckpoint(Rule):
     name = "reentrant-checkpoint"
     severity = Severity.WARNING
     tokens = (("checkpoint",), ("torch",))
-    token_pattern = AnyOf(
-        (
-            re.compile(rb"utils\.checkpoint\b"),
-            re.compile(rb"utils\s+import\b[^#;=]{0,400}?\bcheckpoint\b"),
-            re.compile(rb"checkpoint\.checkpoint"),
-        )
-    )
+    token_pattern = CHECKPOINTING
     claims = (Claim.GRADIENTS_ARRIVE, Claim.WARNING_GONE, Claim.ERROR_GONE)
 
     def check(self, model: Model) -> Iterator[Finding]:

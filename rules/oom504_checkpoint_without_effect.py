@@ -11,7 +11,7 @@ from oomlint.analysis.answers import finding, make_fix
 from oomlint.analysis.modules import Function, Module, written
 from oomlint.analysis.sites import MAX_ALIASES, Site
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
-from oomlint.token_patterns import AnyOf
+from oomlint.token_patterns import CHECKPOINTING
 
 
 class CheckpointWithoutEffect(Rule):
@@ -74,13 +74,7 @@ class CheckpointWithoutEffect(Rule):
     name = "checkpoint-without-effect"
     severity = Severity.WARNING
     tokens = (("checkpoint",), ("torch",))
-    token_pattern = AnyOf(
-        (
-            re.compile(rb"utils\.checkpoint\b"),
-            re.compile(rb"utils\s+import\b[^#;=]{0,400}?\bcheckpoint\b"),
-            re.compile(rb"checkpoint\.checkpoint"),
-        )
-    )
+    token_pattern = CHECKPOINTING
     claims = (Claim.RECOMPUTATIONS_FALL,)
 
     def check(self, model: Model) -> Iterator[Finding]:

@@ -159,14 +159,20 @@ def is_swapped(node: ast.expr) -> bool:
     return bool(re.search(r"transpose\((-1, -2|-2, -1|2, 3|3, 2)\)|\.mT$|0, 2, 3, 1\)", text))
 
 
+def axes_of(pattern: ast.expr) -> tuple[str, str, str] | None:
+    """The letters of an einsum of two tensors: of the first, the second and the result."""
+    if not isinstance(pattern, ast.Constant) or not isinstance(pattern.value, str):
+        return None
+    found = PAIRS.match(re.sub(r"\s|\.", "", pattern.value))
+    return (found[1], found[2], found[3]) if found else None
+
+
 def sums_over_features(pattern: ast.expr) -> bool:
     """`bhid,bhjd->bhij`."""
-    if not isinstance(pattern, ast.Constant) or not isinstance(pattern.value, str):
+    axes = axes_of(pattern)
+    if axes is None:
         return False
-    found = PAIRS.match(re.sub(r"\s|\.", "", pattern.value))
-    if found is None:
-        return False
-    query, key, scores = found.groups()
+    query, key, scores = axes
     if len(query) != len(key) or len(scores) != len(query) or not 3 <= len(query) <= MAX_AXES:
         return False
     shared = (set(query) & set(key)) - set(scores)
@@ -306,12 +312,10 @@ def is_total(module: Module, call: ast.Call, weights: ast.expr, function: Functi
 
 def sums_over_keys(pattern: ast.expr) -> bool:
     """`bhij,bhjd->bhid`: the last axis of the weights is that of the values' positions."""
-    if not isinstance(pattern, ast.Constant) or not isinstance(pattern.value, str):
+    axes = axes_of(pattern)
+    if axes is None:
         return False
-    found = PAIRS.match(re.sub(r"\s|\.", "", pattern.value))
-    if found is None:
-        return False
-    weights, values, total = found.groups()
+    weights, values, total = axes
     return weights[-1] in values and weights[-1] not in total
 
 

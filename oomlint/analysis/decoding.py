@@ -42,8 +42,8 @@ class Decoding:
 
 
 CALLED = re.compile(rb"(\w+)(?:\[[^\[\]]*\])*\s*\(")
-# How `is_model` tells the call of a network, besides by its name.
-RUNNING = frozenset({"self", "forward", "decode", "__call__"})
+# Methods that run a network.
+RUNNING = frozenset({"forward", "decode", "__call__"})
 
 
 class ModelCall:
@@ -51,7 +51,10 @@ class ModelCall:
 
     def search(self, code: bytes, /) -> object:
         names = {match[1].decode("utf-8", "replace") for match in CALLED.finditer(code)}
-        return any(name in RUNNING or knowledge.role_of_name(name) is Role.MODEL for name in names)
+        return any(
+            name in RUNNING | {"self"} or knowledge.role_of_name(name) is Role.MODEL
+            for name in names
+        )
 
 
 def decodings(module: Module) -> Iterator[Decoding]:
@@ -68,7 +71,7 @@ def decodings(module: Module) -> Iterator[Decoding]:
 def is_model(module: Module, site: Site) -> bool:
     """Whether a call runs a network: by its name, by `self(...)`, or by a method that decodes."""
     called = site.node.func
-    if isinstance(called, ast.Attribute) and called.attr in ("forward", "decode", "__call__"):
+    if isinstance(called, ast.Attribute) and called.attr in RUNNING:
         called = called.value
     text = written(called)
     if sites.is_self_attribute(ast.Attribute(called, "x", ast.Load()), site.function):

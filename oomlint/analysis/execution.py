@@ -188,9 +188,10 @@ def run_loop(
     if most > MAX_AROUND_LOOPS and not is_flat(node):
         most = MAX_AROUND_LOOPS
     for iteration in range(1, most + 1):
-        if iteration == 2 and not are_objects(iterable):
-            if not world.trains or later or not runs_again(world, node, start):
-                break
+        if iteration == 2 and not (
+            are_objects(iterable) or (world.trains and not later and runs_again(world, node, start))
+        ):
+            break
         world.enter_loop(node, serial, iteration)
         if iterable is not None and not isinstance(node, ast.While):
             bind(world, node.target, item_of(world, iterable, iteration, node.target))

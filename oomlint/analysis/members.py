@@ -49,7 +49,7 @@ class LaterMethod(Function):
     @cached_property
     def node(self) -> FunctionNode:  # type: ignore[override] # the field of a parsed function
         text, member = self.module.source.text, self.member
-        row = self.module.source.position(member.first)[0] - 1
+        row = self.module.source.rows_before(member.first)
         padded = "\n" * (row - 1) + "class _:\n" + text[member.first : member.end]
         node = self.stub
         try:
@@ -114,7 +114,7 @@ def sketch_class(module: Module, first: int, start: int, end: int) -> bool:
     if QUOTE.search(TEXTS.sub("", text[start:end])):
         return False  # it ends inside of a string
     members = list(members_of(text, start, end))
-    pieces = ["\n" * (module.source.position(first)[0] - 1)]
+    pieces = ["\n" * module.source.rows_before(first)]
     at = first
     for member in members:
         pieces += [text[at : member.start], stub_of(text, member)]

@@ -7,6 +7,7 @@ import itertools
 
 from oomlint.analysis import sites, synchronisation
 from oomlint.analysis.modules import Function, Module, written
+from oomlint.analysis.tracing import parameters
 
 MAX_DEPTH = 6
 # What goes over the same elements as its first argument.
@@ -60,32 +61,20 @@ def is_given(name: str, function: Function | None) -> bool:
     """Whether a name is a parameter and bound to nothing else."""
     if not synchronisation.is_parameter(name, function):
         return False
-    while function is not None and name not in sites.bound_names(function):
-        function = function.parent
+    function = synchronisation.binder(name, function)
     return function is not None and name in parameters(function)
-
-
-def parameters(function: Function) -> list[str]:
-    arguments = function.node.args
-    every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
-    return [argument.arg for argument in every]
 
 
 def given(module: Module, name: str, function: Function | None, depth: int) -> list[Origin] | None:
     """What the calls in this file give for a parameter."""
-    while function is not None and name not in sites.bound_names(function):
-        function = function.parent
+    function = synchronisation.binder(name, function)
     if function is None:
         return None
-    arguments = function.node.args
-    names = [a.arg for a in (*arguments.posonlyargs, *arguments.args)]
     parts: list[Origin] = []
-    for call in synchronisation.calls_of(module, function):
-        position = names.index(name) - (function.owner is not None) if name in names else -1
-        value = call.argument(position, name)
+    for value, caller in synchronisation.given_by_calls(module, name, function):
         if value is None:
             return None
-        parts.append((value, call.function))
+        parts.append((value, caller))
     return joined(module, parts, depth)
 
 

@@ -69,7 +69,7 @@ def define(module: LazyModule, start: int) -> None:
         if not header[1] and not holds(text, TELLING, start, limit):
             return
         if header[1] and MODULE.search(header[1]):
-            stub = "\n" * (module.source.position(start)[0] - 1) + header.group() + " pass"
+            stub = "\n" * module.source.rows_before(start) + header.group() + " pass"
             Walker(module).visit_body(parsing.parse_here(stub).body, None, None, "")
             return
     if not is_class and not holds(text, TELLING, start, limit):
@@ -82,7 +82,7 @@ def define(module: LazyModule, start: int) -> None:
         first = above
     if is_class and members.sketch_class(module, first, start, end):
         return
-    padding = "\n" * (module.source.position(first)[0] - 1)
+    padding = "\n" * module.source.rows_before(first)
     try:
         parsed = parsing.parse_here(padding + text[first:end]).body
     except (SyntaxError, ValueError):

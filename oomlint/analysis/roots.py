@@ -72,10 +72,6 @@ def may_train(said: int) -> bool:
     return bool(said & BACKWARD)
 
 
-def name_of(root: Root) -> str:
-    return root.function.name if root.function is not None else ""
-
-
 @dataclass(frozen=True, slots=True)
 class Mentions:
     """What some words say, and which functions and imports of the file are among them."""
@@ -124,10 +120,11 @@ class Reading:
         for function in functions:
             referenced |= self.mentioned(function).calls - {function.name}
         said = {f: self.said_of(f) for f in functions if f.name != "__init__"}
-        chosen = [Root(f, f.owner, may_train(said[f])) for f in said if said[f]]
-        free = [root for root in chosen if name_of(root) not in referenced]
-        called = [root for root in chosen if name_of(root) in referenced]
-        return [*self.inherited(), *free, *called]
+        chosen = [f for f in said if said[f]]
+        free = [f for f in chosen if f.name not in referenced]
+        called = [f for f in chosen if f.name in referenced]
+        own = (Root(f, f.owner, may_train(said[f])) for f in (*free, *called))
+        return [*self.inherited(), *own]
 
     def script(self) -> Root | None:
         """The script itself, where a rule could judge what it reaches."""

@@ -126,23 +126,36 @@ def given(
     depth: int,
 ) -> Wrapped | None:
     """What the calls in this file give for a parameter; a call that gives no such model decides."""
-    while function is not None and name not in sites.bound_names(function):
-        function = function.parent
+    function = binder(name, function)
     if function is None:
         return None
-    arguments = function.node.args
-    names = [a.arg for a in (*arguments.posonlyargs, *arguments.args)]
     if annotated(module, name, function, pattern):
         return Wrapped.ALWAYS
     answers = []
-    for call in calls_of(module, function):
-        position = names.index(name) - (function.owner is not None) if name in names else -1
-        value = call.argument(position, name)
+    for value, caller in given_by_calls(module, name, function):
         if value is not None:
-            answers.append(wrapped(module, value, call.function, pattern, depth + 1))
+            answers.append(wrapped(module, value, caller, pattern, depth + 1))
     if not any(answers):
         return None
     return Wrapped.SOMETIMES if None in answers else min_of([a for a in answers if a is not None])
+
+
+def binder(name: str, function: Function | None) -> Function | None:
+    """The function, or the closest one around it, that binds a name."""
+    while function is not None and name not in sites.bound_names(function):
+        function = function.parent
+    return function
+
+
+def given_by_calls(
+    module: Module, name: str, function: Function
+) -> Iterator[tuple[ast.expr | None, Function | None]]:
+    """What each call in this file gives for a parameter, None for nothing, and who calls."""
+    arguments = function.node.args
+    names = [a.arg for a in (*arguments.posonlyargs, *arguments.args)]
+    position = names.index(name) - (function.owner is not None) if name in names else -1
+    for call in calls_of(module, function):
+        yield call.argument(position, name), call.function
 
 
 def annotated(module: Module, name: str, function: Function, pattern: re.Pattern[str]) -> bool:
