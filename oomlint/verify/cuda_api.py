@@ -26,14 +26,27 @@ class Generators:
 
 
 def install(emulated: Device) -> None:
-    allocator, profile = emulated.allocator, emulated.profile
+    """Puts the emulated device behind `torch.cuda` and `torch.accelerator`."""
+    memory, random = memory_functions(emulated), random_functions()
+    for name, value in (memory | random | device_functions(emulated)).items():
+        setattr(torch.cuda, name, value)
+    for name, value in memory.items():
+        setattr(torch.cuda.memory, name, value)
+    for name in ("manual_seed", "manual_seed_all", "get_rng_state", "set_rng_state"):
+        setattr(torch.cuda.random, name, random[name])
+    install_accelerator(memory)
+
+
+def nothing() -> Callable[..., None]:
+    # torch's compiler refuses to start when one object bears two public names.
+    return lambda *args, **kwargs: None
+
+
+def memory_functions(emulated: Device) -> dict[str, Any]:
+    allocator = emulated.allocator
 
     def now() -> Statistics:
         return allocator.statistics()
-
-    def nothing() -> Callable[..., None]:
-        # torch's compiler refuses to start when one object bears two public names.
-        return lambda *args, **kwargs: None
 
     def set_fraction(fraction: float, device: Any = None) -> None:
         if not isinstance(fraction, float):
@@ -53,10 +66,7 @@ def install(emulated: Device) -> None:
         found = now().named() | {"max_split_size": -1 if limit >= UNLIMITED else limit}
         return OrderedDict(sorted(found.items()))
 
-    def seed(value: int) -> None:
-        torch.default_generator.manual_seed(int(value))
-
-    memory = {
+    return {
         "memory_allocated": lambda device=None: now().allocated.current,
         "max_memory_allocated": lambda device=None: now().allocated.peak,
         "memory_reserved": lambda device=None: now().reserved.current,
@@ -76,7 +86,11 @@ def install(emulated: Device) -> None:
         "_record_memory_history": nothing(),
         "_set_allocator_settings": set_settings,
     }
-    others = {
+
+
+def device_functions(emulated: Device) -> dict[str, Any]:
+    profile, capacity = emulated.profile, emulated.allocator.capacity
+    return {
         "is_available": lambda: True,
         "is_initialized": lambda: True,
         "init": nothing(),
@@ -87,7 +101,7 @@ def install(emulated: Device) -> None:
         "set_device": nothing(),
         "get_device_name": lambda device=None: profile.name,
         "get_device_capability": lambda device=None: profile.capability,
-        "get_device_properties": lambda device=None: properties(profile, allocator.capacity),
+        "get_device_properties": lambda device=None: properties(profile, capacity),
         "get_arch_list": lambda: ["sm_{}{}".format(*profile.capability)],
         "is_bf16_supported": lambda including_emulation=True: (
             including_emulation or profile.capability >= (8, 0)
@@ -108,6 +122,14 @@ def install(emulated: Device) -> None:
         "current_stream": streams.current_stream,
         "default_stream": streams.default_stream,
         "set_stream": streams.set_stream,
+    }
+
+
+def random_functions() -> dict[str, Any]:
+    def seed(value: int) -> None:
+        torch.default_generator.manual_seed(int(value))
+
+    return {
         "manual_seed": seed,
         "manual_seed_all": lambda value: seed(value),
         "seed": lambda: torch.default_generator.seed(),
@@ -119,13 +141,6 @@ def install(emulated: Device) -> None:
         "set_rng_state_all": lambda states: torch.default_generator.set_state(states[0]),
         "default_generators": (Generators(),),
     }
-    for name, value in (memory | others).items():
-        setattr(torch.cuda, name, value)
-    for name, value in memory.items():
-        setattr(torch.cuda.memory, name, value)
-    for name in ("manual_seed", "manual_seed_all", "get_rng_state", "set_rng_state"):
-        setattr(torch.cuda.random, name, others[name])
-    install_accelerator(memory)
 
 
 def install_accelerator(memory: dict[str, Any]) -> None:
