@@ -2,7 +2,7 @@
 
 README.md's table, docs/rules.md and the page of each rule in docs/rules/ are made from the rules'
 docstrings and from what was measured: bench/proofs.tsv and bench/ledger.tsv. So is
-oomlint/measured.tsv, which is installed.
+oomlint/measured.tsv, which is installed. docs/settings.md holds the text of `oomlint config`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oomlint import registry
+from oomlint.key_help import HELP
 from oomlint.rule import FAMILIES, Claim, Rule, page_name
 
 ROOT = Path(__file__).parent.parent
@@ -276,11 +277,36 @@ def documents(root: Path = ROOT) -> dict[Path, str]:
     wanted = {
         readme: with_table(readme.read_text(encoding="utf-8"), rules),
         root / "docs" / "rules.md": index(rules, evidence),
+        root / "docs" / "settings.md": settings_page(),
     }
     for rule in rules:
         wanted[folder / page_name(rule.code, rule.name)] = page(rule, evidence)
     wanted[root / "oomlint" / "measured.tsv"] = measured(evidence)
     return wanted
+
+
+def settings_page() -> str:
+    """Every key of settings files, from the text of `oomlint config`."""
+    lines = [
+        NOTE.format("oomlint/key_help.py"),
+        "# Settings",
+        "Settings stand under `[tool.oomlint]` in `pyproject.toml`, or at the top of an"
+        " `oomlint.toml` or `.oomlint.toml`. For each file the closest of these counts, alone:"
+        " nothing is merged but what `extend` names. Options of the command line count on top of"
+        " it, `--config 'KEY = VALUE'` sets any key for one run, and `--isolated` uses no file."
+        " `oomlint check --show-settings FILE` prints what holds for a file, `oomlint config KEY`"
+        " what stands here.",
+        "An unknown key, or a value that cannot be, ends the run with 2 and a sentence that names"
+        " the file and the line.",
+    ]
+    for key, entry in HELP.items():
+        lines += [
+            f"## `{key}`",
+            entry.text,
+            f"Value: {entry.kind}. Default: {entry.default}.",
+            f"```toml\n[tool.oomlint]\n{entry.example}\n```",
+        ]
+    return "\n\n".join(lines) + "\n"
 
 
 def measured(evidence: Evidence) -> str:

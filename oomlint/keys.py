@@ -80,7 +80,19 @@ def effects(value: object) -> object:
     return effects_table(value)
 
 
+# What `extension` may name, beside what is always looked for.
+EXTENSIONS = ("md", "markdown", "qmd")
+
+
+def extensions(value: object) -> tuple[str, ...]:
+    names = tuple(name.removeprefix(".") for name in text_list(value))
+    for name in names:
+        one_of(EXTENSIONS)(name)
+    return names
+
+
 KEYS: dict[str, Callable[[object], Any]] = {
+    "extend": text,
     "select": text_list,
     "extend-select": text_list,
     "ignore": text_list,
@@ -89,6 +101,7 @@ KEYS: dict[str, Callable[[object], Any]] = {
     "effects": effects,
     "exclude": text_list,
     "extend-exclude": text_list,
+    "extension": extensions,
     "force-exclude": boolean,
     "respect-gitignore": boolean,
     "fixable": text_list,

@@ -173,8 +173,11 @@ def run_rules(
         (as_written(selection.adjusted(item), source) for item in dict.fromkeys(findings)),
         key=lambda item: (item.start, item.end, item.code),
     )
-    kept, warnings = suppress(source, tuple(ordered))
-    kept += needless(source, ordered, rules, selection, settings)
+    kept = tuple(ordered)
+    warnings: tuple[str, ...] = ()
+    if not settings.ignore_noqa:
+        kept, warnings = suppress(source, kept)
+        kept += needless(source, ordered, rules, selection, settings)
     result = FileResult(
         source.path,
         tuple(sorted(kept, key=lambda item: (item.start, item.end, item.code))),

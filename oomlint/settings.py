@@ -101,6 +101,10 @@ class Settings:
     fail_on: str = "advice"
     cache_dir: Path | None = None
     baseline: Path | None = None
+    # Suffixes that are looked for in folders beside those of Python and of notebooks.
+    extension: tuple[str, ...] = ()
+    # Whether comments that silence count for nothing in this run.
+    ignore_noqa: bool = False
 
     @property
     def taught_words(self) -> tuple[str, ...]:
@@ -121,13 +125,20 @@ class Settings:
         )
         layers = tuple(replace(layer, origin="") for layer in self.layers)
         facts: tuple[object, ...] = (layers, ignores, self.preview, self.explicit_preview_rules)
-        facts += (self.torch_version, self.effects)
+        facts += (self.torch_version, self.effects, self.ignore_noqa)
         return hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()
 
 
-def build(root: Path, is_project: bool, source: Path | None, tables: Iterable[Table]) -> Settings:
-    """Settings from the tables of a file, of `--config key=value` and of options, in this order."""
-    tables = tuple(tables)
+def build(
+    root: Path,
+    is_project: bool,
+    source: Path | None,
+    own: tuple[Table, ...],
+    overrides: tuple[Table, ...] = (),
+    ignore_noqa: bool = False,
+) -> Settings:
+    """Settings from the tables of a file and those it extends, then of `--config` and options."""
+    tables = (*own, *overrides)
     merged: dict[str, tuple[Any, Table]] = {}
     for table in tables:
         merged.update({key: (value, table) for key, value in table.values.items()})
@@ -138,7 +149,7 @@ def build(root: Path, is_project: bool, source: Path | None, tables: Iterable[Ta
     cache_dir, baseline = merged.get("cache-dir"), merged.get("baseline")
     return Settings(
         root=root,
-        base=Path(tables[0].base) if source and tables else root,
+        base=Path(own[-1].base) if source and own else root,
         source=source,
         is_project=is_project,
         layers=tuple(layer(table) for table in tables),
@@ -156,7 +167,33 @@ def build(root: Path, is_project: bool, source: Path | None, tables: Iterable[Ta
         cache_dir=Path(cache_dir[1].base, os.path.expanduser(cache_dir[0])) if cache_dir else None,
         # An empty one switches off what a settings file names.
         baseline=Path(baseline[1].base, baseline[0]) if baseline and baseline[0] else None,
+        extension=last("extension", ()),
+        ignore_noqa=ignore_noqa,
     )
+
+
+def with_extended(table: Table, path: Path) -> tuple[Table, ...]:
+    """The table of the file `path` behind those that it extends, the farthest first.
+
+    Raises OomlintError for a file that is not there, has no table, or extends itself.
+    """
+    tables = [table]
+    seen = [os.path.realpath(path)]
+    while (wanted := tables[-1].values.get("extend")) is not None:
+        above = Path(tables[-1].base, os.path.expandvars(os.path.expanduser(wanted)))
+        origin = f"{tables[-1].origin}: `extend`"
+        if os.path.realpath(above) in seen:
+            raise OomlintError(f"{origin} leads back to {shown_path(above)}; remove one of them")
+        if not above.is_file():
+            raise OomlintError(f"{origin} names {shown_path(above)}, which is no file")
+        found = read_settings_file(above)
+        if found is None:
+            raise OomlintError(
+                f"{origin} names {shown_path(above)}, which has no `[tool.oomlint]` table"
+            )
+        seen.append(os.path.realpath(above))
+        tables.append(found)
+    return tuple(reversed(tables))
 
 
 def layer(table: Table) -> Layer:
@@ -196,18 +233,23 @@ class SettingsFinder:
     """
 
     def __init__(
-        self, overrides: Iterable[Table] = (), config: Path | None = None, isolated: bool = False
+        self,
+        overrides: Iterable[Table] = (),
+        config: Path | None = None,
+        isolated: bool = False,
+        ignore_noqa: bool = False,
     ) -> None:
         self.overrides = tuple(overrides)
         self.isolated = isolated
-        self.fixed: Table | None = None
+        self.ignore_noqa = ignore_noqa
+        self.fixed: tuple[Table, ...] = ()
         self.fixed_path = config
         if config is not None:
             table = read_settings_file(config, Path.cwd())
             if table is None:
                 raise OomlintError(f"{shown_path(config)}: has no `[tool.oomlint]` table")
-            self.fixed = table
-        self.tables: dict[str, tuple[Path, Table] | None] = {}
+            self.fixed = with_extended(table, config)
+        self.tables: dict[str, tuple[Path, tuple[Table, ...]] | None] = {}
         self.roots: dict[str, tuple[str, bool]] = {}
         self.settings: dict[tuple[str, str | None], Settings] = {}
         self.by_folder: dict[str, Settings] = {}
@@ -225,13 +267,14 @@ class SettingsFinder:
         source = self.fixed_path if self.fixed else found[0] if found else None
         key = (root, str(source) if source else None)
         if key not in self.settings:
-            table = self.fixed or (found[1] if found else None)
-            tables = (*((table,) if table else ()), *self.overrides)
-            self.settings[key] = build(Path(root), is_project, source, tables)
+            own = self.fixed or (found[1] if found else ())
+            self.settings[key] = build(
+                Path(root), is_project, source, own, self.overrides, self.ignore_noqa
+            )
         self.by_folder[folder] = self.settings[key]
         return self.settings[key]
 
-    def table_of(self, folder: str) -> tuple[Path, Table] | None:
+    def table_of(self, folder: str) -> tuple[Path, tuple[Table, ...]] | None:
         """The closest settings file at or above a folder."""
         if folder in self.tables:
             return self.tables[folder]
@@ -242,14 +285,14 @@ class SettingsFinder:
         self.tables[folder] = found
         return found
 
-    def own_table(self, folder: str) -> tuple[Path, Table] | None:
+    def own_table(self, folder: str) -> tuple[Path, tuple[Table, ...]] | None:
         for name in (*OWN_FILES, "pyproject.toml"):
             path = os.path.join(folder, name)
             if not os.path.isfile(path):
                 continue
             table = read_settings_file(Path(path))
             if table is not None:
-                return Path(path), table
+                return Path(path), with_extended(table, Path(path))
         return None
 
     def root_of(self, folder: str) -> tuple[str, bool]:

@@ -17,7 +17,7 @@ from shell import PLUGIN, spawn, write
 import oomlint
 
 PACKAGE = Path(oomlint.__file__).parent
-HEAVY = ("torch", "numpy", "libcst", "pygls", "lsprotocol", "rich", "pathspec", "ahocorasick_rs")
+HEAVY = tuple("torch numpy libcst pygls lsprotocol rich pathspec ahocorasick_rs watchfiles".split())
 
 # Layers from the ground up; each may import itself, what stands before it, and what it names.
 LAYERS = {

@@ -54,8 +54,12 @@ def test_every_dependency_is_pinned() -> None:
     project = PYPROJECT["project"]
     wanted = [
         *project["dependencies"],
-        *project["optional-dependencies"]["lsp"],
-        *project["optional-dependencies"]["verify"],
+        *(
+            item
+            for name, items in project["optional-dependencies"].items()
+            if name != "all"
+            for item in items
+        ),
         *PYPROJECT["dependency-groups"]["dev"],
     ]
     pinned = re.findall(
@@ -84,6 +88,22 @@ def test_the_readme_names_commands_and_options_that_exist() -> None:
             option for param in command.params for option in (*param.opts, *param.secondary_opts)
         }
         assert set(re.findall(r"(?<!\S)--[a-z-]+", rest)) <= known, name
+
+
+def test_the_page_of_the_command_line_names_all_of_it() -> None:
+    page = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
+    context = click.Context(cli)
+    assert [name for name in cli.list_commands(context) if f"| `oomlint {name}" not in page] == []
+    check = cli.get_command(context, "check")
+    assert check is not None
+    options = [param for param in check.params if isinstance(param, click.Option)]
+    names = {param.opts[-1] for param in options if not param.hidden}
+    spoken = set(re.findall(r"--[a-z][a-z-]+", page.partition("## Options of `check`")[2]))
+    assert names <= spoken, "options that the page does not name"
+    every = {one for param in options for one in (*param.opts, *param.secondary_opts)}
+    assert spoken - every == {"--target-version"}
+    variables = {str(param.envvar) for param in options if param.envvar} | {"OOMLINT_CONFIG"}
+    assert variables == set(re.findall(r"`(OOMLINT_\w+)`", page))
 
 
 def test_the_readme_names_files_that_exist() -> None:

@@ -13,7 +13,7 @@ import click
 import oomlint
 from oomlint.errors import OomlintError
 
-COMMANDS = ("check", "clean", "explain", "rule", "server", "verify")
+COMMANDS = ("check", "clean", "config", "explain", "rule", "server", "verify")
 
 # Conventional: 128 + the number of the signal.
 INTERRUPTED = 130
@@ -41,7 +41,8 @@ def global_options(function: Any) -> Any:
             "--config",
             multiple=True,
             metavar="PATH|KEY=VALUE",
-            help="A settings file to use instead of those found, or one setting as TOML.",
+            help="A settings file to use instead of those found (also as OOMLINT_CONFIG), or one"
+            " setting as TOML.",
         ),
         click.option("--isolated", is_flag=True, help="Use no settings file."),
         click.option(
@@ -65,9 +66,15 @@ def cli(ctx: click.Context, config: tuple[str, ...], isolated: bool, color: str 
 
 
 @cli.command("version")
-def version() -> None:
+@click.option(
+    "--output-format", type=click.Choice(["text", "json"]), default="text", show_default=True
+)
+def version(output_format: str) -> None:
     """Print the version."""
-    click.echo(f"oomlint {oomlint.__version__}")
+    if output_format == "json":
+        click.echo(f'{{"version": "{oomlint.__version__}"}}')
+    else:
+        click.echo(f"oomlint {oomlint.__version__}")
 
 
 def wants_color(choice: str | None, stream: Any) -> bool:

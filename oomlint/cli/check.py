@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=CheckCommand, context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("paths", nargs=-1, metavar="[PATHS]...")
+@click.argument("paths", nargs=-1, metavar="[PATHS]...", type=click.Path())
 @check_options
 @global_options
 @click.pass_context
@@ -47,9 +47,12 @@ def check(ctx: click.Context, /, paths: tuple[str, ...], **given: Any) -> int:
     clash = conflict(options)
     if clash is not None:
         raise OomlintError(clash)
-    config, tables = split_config(options.config, options.isolated)
-    finder = SettingsFinder((*tables, overrides(options)), config, options.isolated)
-    settings = finder.for_folder(os.getcwd())
+    if options.watch:
+        from oomlint.cli.watch import watch
+
+        watch(options)
+        return 0
+    finder, settings = settings_of(options)
     if paths == ("-",) or (options.stdin_filename and not paths):
         from oomlint.cli.stdin import check_stdin
 
@@ -57,6 +60,15 @@ def check(ctx: click.Context, /, paths: tuple[str, ...], **given: Any) -> int:
     else:
         outcome = check_tree(options, finder, settings)
     return exit_code(outcome, options, settings)
+
+
+def settings_of(options: Options) -> tuple[SettingsFinder, Settings]:
+    """What finds each file's settings, and those of the working folder. Raises OomlintError."""
+    config, tables = split_config(options.config, options.isolated)
+    finder = SettingsFinder(
+        (*tables, overrides(options)), config, options.isolated, options.ignore_noqa
+    )
+    return finder, finder.for_folder(os.getcwd())
 
 
 def check_tree(options: Options, finder: SettingsFinder, settings: Settings) -> Outcome:

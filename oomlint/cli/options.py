@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from oomlint.errors import OomlintError
 from oomlint.keys import FAIL_ON, FORMATS, Table, checked_table
@@ -41,6 +42,9 @@ class Options:
     force_exclude: bool | None = None
     respect_gitignore: bool | None = None
     preview: bool | None = None
+    torch_version: str | None = None
+    extension: tuple[str, ...] = ()
+    ignore_noqa: bool = False
     fix: bool = False
     unsafe_fixes: bool | None = None
     fix_only: bool = False
@@ -53,6 +57,7 @@ class Options:
     statistics: bool = False
     show_files: bool = False
     show_settings: bool = False
+    watch: bool = False
     add_noqa: bool = False
     noqa_reason: str | None = None
     stdin_filename: str | None = None
@@ -71,12 +76,37 @@ class Options:
         return self.fix or self.fix_only or self.diff
 
 
+def complete_rules(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Codes and names of rules, behind what a list of them holds already."""
+    from oomlint import registry
+
+    before, comma, begun = incomplete.rpartition(",")
+    found = [
+        CompletionItem(f"{before}{comma}{word}", help=rule.name if word == rule.code else rule.code)
+        for rule in registry.all_rules()
+        for word in (rule.code, rule.name)
+    ]
+    return [item for item in found if item.value.removeprefix(before + comma).startswith(begun)]
+
+
 def codes(*names: str, help: str) -> Callable[[Any], Any]:
-    return click.option(*names, multiple=True, metavar="RULES", help=help)
+    return click.option(
+        *names, multiple=True, metavar="RULES", help=help, shell_complete=complete_rules
+    )
+
+
+def complete_path(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    return [CompletionItem(incomplete, type="file")]
 
 
 def globs(*names: str, help: str, metavar: str = "PATTERNS") -> Callable[[Any], Any]:
-    return click.option(*names, multiple=True, metavar=metavar, help=help)
+    return click.option(
+        *names, multiple=True, metavar=metavar, help=help, shell_complete=complete_path
+    )
 
 
 CHECK_OPTIONS: tuple[Callable[[Any], Any], ...] = (
@@ -109,38 +139,77 @@ CHECK_OPTIONS: tuple[Callable[[Any], Any], ...] = (
         default=None,
         help="Leave out what git ignores (default: yes).",
     ),
+    globs("--extension", metavar="md", help="Kinds of files to look for in folders besides."),
     click.option("--preview/--no-preview", default=None, help="Allow rules that are in preview."),
+    click.option(
+        "--torch-version",
+        metavar="RELEASE",
+        help="The oldest PyTorch on which the code must run, such as 2.4.",
+    ),
     click.option(
         "--output-format",
         type=click.Choice(FORMATS),
         envvar="OOMLINT_OUTPUT_FORMAT",
+        show_envvar=True,
         help="How findings are written.",
     ),
-    click.option("-o", "--output-file", metavar="FILE", help="Write the report to a file."),
-    click.option("--baseline", metavar="FILE", help="Report only what this file does not know."),
     click.option(
-        "--write-baseline", metavar="FILE", help="Write all findings to a file, as known ones."
+        "-o",
+        "--output-file",
+        metavar="FILE",
+        type=click.Path(),
+        envvar="OOMLINT_OUTPUT_FILE",
+        show_envvar=True,
+        help="Write the report to a file.",
+    ),
+    click.option(
+        "--baseline",
+        metavar="FILE",
+        type=click.Path(),
+        help="Report only what this file does not know.",
+    ),
+    click.option(
+        "--write-baseline",
+        metavar="FILE",
+        type=click.Path(),
+        help="Write all findings to a file, as known ones.",
     ),
     click.option("--statistics", is_flag=True, help="Count findings by rule."),
     click.option("--show-files", is_flag=True, help="List the files that would be checked."),
     click.option("--show-settings", is_flag=True, help="Print what holds for the first file."),
+    click.option("-w", "--watch", is_flag=True, help="Check again whenever a file changes."),
+    click.option("--ignore-noqa", is_flag=True, help="Report what comments silence, too."),
     click.option(
         "--add-noqa",
         is_flag=True,
         help="Silence what is found by comments; `--add-noqa=REASON` says why in each.",
     ),
     click.option("--noqa-reason", hidden=True),
-    click.option("--stdin-filename", metavar="FILE", help="The name of what comes on stdin."),
+    click.option(
+        "--stdin-filename",
+        metavar="FILE",
+        type=click.Path(),
+        help="The name of what comes on stdin.",
+    ),
     click.option("-e", "--exit-zero", is_flag=True, help="Exit with 0 even with findings."),
     click.option("--exit-non-zero-on-fix", is_flag=True, help="Exit with 1 if anything was fixed."),
     click.option(
         "--fail-on", type=click.Choice(FAIL_ON), help="The mildest severity that exits with 1."
     ),
-    click.option("-n", "--no-cache", is_flag=True, help="Neither use nor write stored results."),
+    click.option(
+        "-n",
+        "--no-cache",
+        is_flag=True,
+        envvar="OOMLINT_NO_CACHE",
+        show_envvar=True,
+        help="Neither use nor write stored results.",
+    ),
     click.option(
         "--cache-dir",
         metavar="FOLDER",
+        type=click.Path(),
         envvar="OOMLINT_CACHE_DIR",
+        show_envvar=True,
         help="Where results are stored.",
     ),
     click.option(
@@ -148,6 +217,7 @@ CHECK_OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--jobs",
         type=click.IntRange(min=1),
         envvar="OOMLINT_JOBS",
+        show_envvar=True,
         help="Worker processes (default: one a core).",
     ),
     click.option("-v", "--verbose", is_flag=True, help="Say more on stderr."),
@@ -190,6 +260,14 @@ def conflict(options: Options) -> str | None:
         ("--add-noqa", options.add_noqa, "--write-baseline", bool(options.write_baseline)),
         ("--add-noqa", options.add_noqa, "--stdin-filename", bool(options.stdin_filename)),
         ("--add-noqa", options.add_noqa, "-", options.paths == ("-",)),
+        ("--add-noqa", options.add_noqa, "--ignore-noqa", options.ignore_noqa),
+        ("--watch", options.watch, "--add-noqa", options.add_noqa),
+        ("--watch", options.watch, "--diff", options.diff),
+        ("--watch", options.watch, "--write-baseline", bool(options.write_baseline)),
+        ("--watch", options.watch, "--show-files", options.show_files),
+        ("--watch", options.watch, "--show-settings", options.show_settings),
+        ("--watch", options.watch, "--stdin-filename", bool(options.stdin_filename)),
+        ("--watch", options.watch, "-", options.paths == ("-",)),
         ("--exit-zero", options.exit_zero, "--exit-non-zero-on-fix", options.exit_non_zero_on_fix),
         ("--quiet", options.quiet, "--verbose", options.verbose),
         ("--silent", options.silent, "--verbose", options.verbose),
@@ -223,7 +301,17 @@ def split_config(values: Iterable[str], isolated: bool) -> tuple[Path | None, li
             "`--config` with a settings file cannot be used with `--isolated`; give single settings"
             " as `--config KEY=VALUE`"
         )
-    return path, tables
+    return path or (None if isolated else from_environment()), tables
+
+
+def from_environment() -> Path | None:
+    """The settings file that a variable names. Raises OomlintError when there is none."""
+    named = os.environ.get("OOMLINT_CONFIG")
+    if not named:
+        return None
+    if not os.path.isfile(named):
+        raise OomlintError(f"OOMLINT_CONFIG names `{named}`, which is no file")
+    return Path(os.path.abspath(named))
 
 
 def inline_table(value: str) -> Table:
@@ -232,6 +320,8 @@ def inline_table(value: str) -> Table:
         raw = tomllib.loads(value)
     except tomllib.TOMLDecodeError as error:
         raise OomlintError(f"{origin}: is not valid TOML: {error}") from None
+    if "extend" in raw:
+        raise OomlintError(f"{origin}: `extend` can only stand in a settings file")
     return checked_table(raw, origin, os.getcwd(), lambda *keys: origin)
 
 
@@ -240,7 +330,7 @@ def overrides(options: Options) -> Table:
     raw: dict[str, object] = {}
     for name in ("select", "ignore", "extend_select", "fixable", "unfixable", "extend_fixable"):
         raw[name] = split_commas(getattr(options, name))
-    for name in ("exclude", "extend_exclude"):
+    for name in ("exclude", "extend_exclude", "extension"):
         raw[name] = split_commas(getattr(options, name))
     for name in ("per_file_ignores", "extend_per_file_ignores"):
         raw[name] = split_pairs(getattr(options, name), "--" + name.replace("_", "-"))
@@ -248,6 +338,7 @@ def overrides(options: Options) -> Table:
     for name in ("force_exclude", "respect_gitignore", "preview", "unsafe_fixes"):
         given[name] = getattr(options, name)
     given |= {"output_format": options.output_format, "fail_on": options.fail_on}
+    given["torch_version"] = options.torch_version
     given |= {"cache_dir": options.cache_dir, "baseline": options.baseline}
     keyed = {key.replace("_", "-"): value for key, value in given.items() if value is not None}
     return checked_table(keyed, "command line", os.getcwd(), lambda key, *outer: f"--{key}")

@@ -8,13 +8,14 @@ from typing import Any
 import click
 
 from oomlint import registry
+from oomlint.cli.options import complete_rules
 from oomlint.errors import OomlintError
 from oomlint.pages import markdown
 from oomlint.rule import FAMILIES, PREFIX, Rule
 
 
 @click.command()
-@click.argument("wanted", required=False, metavar="CODE|NAME")
+@click.argument("wanted", required=False, metavar="CODE|NAME", shell_complete=complete_rules)
 @click.option("--all", "every", is_flag=True, help="All rules.")
 @click.option(
     "--output-format", type=click.Choice(["text", "json"]), default="text", show_default=True

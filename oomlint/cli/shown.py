@@ -27,6 +27,7 @@ def settings_lines(path: str, settings: Settings) -> Iterator[str]:
         "exclude": [pattern.glob for pattern in settings.exclude],
         "force-exclude": settings.force_exclude,
         "respect-gitignore": settings.respect_gitignore,
+        "extension": list(settings.extension),
         "preview": settings.preview,
         "explicit-preview-rules": settings.explicit_preview_rules,
         "unsafe-fixes": bool(settings.unsafe_fixes),
