@@ -13,7 +13,7 @@ import click
 import oomlint
 from oomlint.errors import OomlintError
 
-COMMANDS = ("check", "clean", "config", "explain", "rule", "server", "verify")
+COMMANDS = ("check", "clean", "config", "explain", "measure", "rule", "server", "verify")
 
 # Conventional: 128 + the number of the signal.
 INTERRUPTED = 130

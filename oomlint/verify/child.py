@@ -15,6 +15,7 @@ import time
 import traceback
 import types
 import warnings
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,6 +23,7 @@ from typing import Any, NoReturn
 from oomlint.verify import record
 from oomlint.verify.instrument import NAME, Region, instrumented
 from oomlint.verify.launch import stay_for
+from oomlint.verify.probe import Probe
 from oomlint.verify.record import Ending
 
 TESTED_TORCH = "2.13"
@@ -44,13 +46,15 @@ class Order:
     region: Region | None = None
     iterations: bool = True  # whether the region's iterations may stand for steps
     peers: tuple[str, ...] = ()  # where the other ranks' records go
+    probe: Probe | None = None  # of `measure`
 
 
 def read_order(path: Path) -> Order:
     entry = json.loads(path.read_text("utf-8"))
     region = Region(**entry["region"]) if entry["region"] else None
     lists = {key: tuple(entry[key]) for key in ("argv", "peers")}
-    return Order(**{**entry, **lists, "region": region})
+    probe = Probe(**entry["probe"]) if entry["probe"] else None
+    return Order(**{**entry, **lists, "region": region, "probe": probe})
 
 
 def write_order(path: Path, order: Order) -> None:
@@ -62,6 +66,7 @@ class Journal:
 
     def __init__(self, path: str, peers: tuple[str, ...] = ()) -> None:
         self.peers = peers
+        self.closing: Callable[[], str] | None = None  # the line before the last
         self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def write(self, line: str) -> None:
@@ -69,6 +74,8 @@ class Journal:
 
     def end(self, ending: Ending) -> NoReturn:
         """Ends the process at once: no exit handler, no other thread and no worker runs on."""
+        if self.closing is not None:
+            self.write(self.closing())
         self.write(record.dump({"ending": asdict(ending), "moment": time.time()}))
         for stream in (sys.stdout, sys.stderr):
             try:
@@ -130,6 +137,10 @@ def prepare(order: Order, journal: Journal) -> Any:
         torch.cuda.init()
         meter, name = CudaMeter(), "cuda"
     journal.write(record.dump({"device": name, "torch": torch.__version__}))
+    if order.probe is not None:
+        from oomlint.verify import probing
+
+        journal.closing = probing.begin(meter)
     recorder = Recorder(
         meter,
         order.steps,
@@ -152,7 +163,11 @@ def emulate(order: Order, journal: Journal) -> Any:
         from oomlint.verify.profiles import EMULATED, PROFILES
 
         profile = EMULATED if order.gpu is None else PROFILES[order.gpu]
-        return emulation.install(order.capacity, profile)
+        if order.probe is None:
+            return emulation.install(order.capacity, profile)
+        from oomlint.verify.watching import WatchedAllocator
+
+        return emulation.install(order.capacity, profile, WatchedAllocator)
     except (AttributeError, ImportError, RuntimeError) as error:
         message = f"the emulated device does not work with torch {torch.__version__} ({error})"
         journal.end(Ending(record.UNUSABLE, f"{message}; torch {TESTED_TORCH} does"))

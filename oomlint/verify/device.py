@@ -75,6 +75,7 @@ class Device:
         self.waits = 0  # how often the host would have waited for a real device
         self.blocking: bool | None = None  # read at the first operation, as CUDA does
         self.copies = 0  # of tensors from the host
+        self.operators: set[Any] = set()  # that ran on the device
         self.workspaces: dict[tuple[int, bool, int], Hold] = {}
         self.poisoned = False  # this process was forked from one that used the device
         os.register_at_fork(after_in_child=self.poison)
@@ -91,6 +92,7 @@ class Device:
 
     def note_work(self, func: Any, args: Any, result: Any) -> None:
         """What a real device needs for an operator beside its outputs."""
+        self.operators.add(func)
         if not self.profile.workspace:
             return
         passing = [self.hold(size) for size in scratch(func, args, result, self.profile)]

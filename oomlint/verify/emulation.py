@@ -33,9 +33,13 @@ base_type: Callable[..., Any] = torch.Tensor.type
 registrations: list[Any] = []
 
 
-def install(capacity: int | None = None, profile: Profile = EMULATED) -> Device:
+def install(
+    capacity: int | None = None,
+    profile: Profile = EMULATED,
+    allocator: type[Allocator] = Allocator,
+) -> Device:
     """Makes torch see one CUDA device that runs on the CPU; cannot be undone in this process."""
-    device = Device(Allocator(capacity or profile.memory), profile)
+    device = Device(allocator(capacity or profile.memory), profile)
     patch_tensors(device)
     patch_constructors(device)
     patch_storages(device)

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from oomlint.verify.holdings import Holdings
+
 OPTIMIZER = "optimizer step"
 ITERATION = "iteration"
 
@@ -98,6 +100,7 @@ class Run:
     warnings: tuple[str, ...] = ()  # that point at the script, once each
     other: tuple[Step, ...] | None = None  # of a second run, from another seed
     peers: tuple[tuple[Step, ...], ...] = ()  # steps of the other ranks; `steps` are the first's
+    holdings: Holdings | None = None  # of the whole run, where a probe asked for it
 
     @property
     def measured(self) -> bool:

@@ -15,7 +15,9 @@ from typing import Any
 import oomlint
 from oomlint.verify import launch, record, warm
 from oomlint.verify.child import Order, write_order
+from oomlint.verify.holdings import from_entry
 from oomlint.verify.instrument import Region
+from oomlint.verify.probe import Probe
 from oomlint.verify.record import Ending, Run
 
 PACKAGE_ROOT = str(Path(oomlint.__file__).resolve().parent.parent)
@@ -66,6 +68,7 @@ def run_text(
     folder: Path,
     iterations: bool = True,
     quiet_stdout: bool = False,
+    probe: Probe | None = None,
 ) -> Run:
     """Runs `text` in place of `script` and returns what was measured.
 
@@ -92,6 +95,7 @@ def run_text(
             writes=limits.writes,
             region=region,
             iterations=iterations,
+            probe=probe,
             peers=tuple(str(path) for path in records if path != records[rank]),
         )
         write_order(orders[rank], order)
@@ -116,6 +120,7 @@ def run_of(
         steps=tuple(step for step in steps if step.unit == unit),
         ending=ending or failed or own or Ending(record.KILLED, "ended without a word"),
         warnings=tuple(dict.fromkeys(head.get("warnings", ()))),
+        holdings=from_entry(head["holdings"]) if "holdings" in head else None,
         peers=tuple(
             tuple(step for step in others if step.unit == unit) for _, others, _ in ranks[1:]
         ),
