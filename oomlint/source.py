@@ -228,6 +228,17 @@ def from_bytes(path: Path, data: bytes) -> Source:
     return Source(path, text, encoding, bom)
 
 
+def from_text(path: Path, text: str) -> Source:
+    """What the text of a file at `path` holds; a notebook's text is its JSON. Raises Unreadable."""
+    if is_notebook(path):
+        return notebook_from_bytes(path, text.encode("utf-8", "surrogatepass"))
+    if len(text) > MAX_BYTES:
+        raise too_large(MAX_BYTES)
+    if "\0" in text:
+        raise Unreadable("holds null bytes and is not Python source")
+    return Source(path, text.removeprefix("\ufeff"), bom=text.startswith("\ufeff"))
+
+
 def not_valid(encoding: str) -> Unreadable:
     return Unreadable(
         f"is not valid {encoding}; name its encoding in a coding line or save it as UTF-8"
