@@ -150,4 +150,11 @@ HELP: dict[str, KeyHelp] = {
         "A file of known findings, which are not reported (docs/ci.md).",
         'baseline = "oomlint-baseline.json"',
     ),
+    "verify": KeyHelp(
+        "table with the key harness",
+        "{}",
+        "What gives `oomlint verify FILE::FUNCTION` the function's arguments: a function of yours,"
+        " as package.module:function or file.py:function, seen from the settings file's folder.",
+        'verify = { harness = "tests/harness.py:make" }',
+    ),
 }

@@ -91,6 +91,28 @@ def extensions(value: object) -> tuple[str, ...]:
     return names
 
 
+HARNESS = re.compile(r"([A-Za-z_]\w*(\.\w+)*|[^:]+\.py):[A-Za-z_]\w*")
+
+
+def harness(value: object) -> str:
+    """`package.module:function` or `file.py:function`."""
+    if isinstance(value, str) and HARNESS.fullmatch(value):
+        return value
+    raise ValueError('must name a function, as "package.module:function" or "file.py:function"')
+
+
+def verify_table(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("must be a table")
+    for key in value:
+        if key != "harness":
+            raise ValueError(f"has an unknown key `{key}`; the key is harness")
+    try:
+        return {key: harness(name) for key, name in value.items()}
+    except ValueError as error:
+        raise ValueError(f"has a harness that {error}") from None
+
+
 KEYS: dict[str, Callable[[object], Any]] = {
     "extend": text,
     "select": text_list,
@@ -117,6 +139,7 @@ KEYS: dict[str, Callable[[object], Any]] = {
     "torch-version": torch_release,
     "cache-dir": text,
     "baseline": text,
+    "verify": verify_table,
 }
 
 

@@ -105,6 +105,9 @@ class Settings:
     extension: tuple[str, ...] = ()
     # Whether comments that silence count for nothing in this run.
     ignore_noqa: bool = False
+    # What gives `oomlint verify` the arguments of a function, and the folder that it is named from.
+    harness: str = ""
+    harness_folder: str = ""
 
     @property
     def taught_words(self) -> tuple[str, ...]:
@@ -147,6 +150,7 @@ def build(
         return merged[key][0] if key in merged else default
 
     cache_dir, baseline = merged.get("cache-dir"), merged.get("baseline")
+    verify = merged.get("verify")
     return Settings(
         root=root,
         base=Path(own[-1].base) if source and own else root,
@@ -169,6 +173,8 @@ def build(
         baseline=Path(baseline[1].base, baseline[0]) if baseline and baseline[0] else None,
         extension=last("extension", ()),
         ignore_noqa=ignore_noqa,
+        harness=verify[0].get("harness", "") if verify else "",
+        harness_folder=verify[1].base if verify else "",
     )
 
 

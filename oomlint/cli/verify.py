@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import json
+import os
 import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +48,21 @@ class Size(click.ParamType):  # type: ignore[type-arg]
         "allow_interspersed_args": False,
     }
 )
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("target", required=False, metavar="FILE[::FUNCTION]")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
+@click.option("-m", "module", metavar="MODULE", help="Run a module, as `python -m` does.")
+@click.option(
+    "--harness",
+    metavar="MODULE:NAME",
+    help="The function that returns the arguments of FUNCTION: pkg.module:name or file.py:name.",
+)
+@click.option(
+    "--of",
+    "measured",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Measure the findings of this file, which the script or module imports.",
+)
 @click.option("--steps", type=click.IntRange(1), default=6, show_default=True, help="Steps a run.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Random seed.")
 @click.option(
@@ -100,17 +116,22 @@ class Size(click.ParamType):  # type: ignore[type-arg]
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
 @global_options
 @click.pass_context
-def verify(ctx: click.Context, /, file: Path, arguments: tuple[str, ...], **given: Any) -> int:
-    """Measure what the fixes of a training script change.
+def verify(
+    ctx: click.Context, /, target: str | None, arguments: tuple[str, ...], **given: Any
+) -> int:
+    """Measure what the fixes of training code change.
 
-    Runs FILE with ARGS before and after each fix, in child processes on the same seeds, for a few
-    steps each. Options of oomlint come before FILE. Exits with 1 unless every fix is confirmed.
+    Runs FILE with ARGS, a MODULE with ARGS or one FUNCTION of FILE before and after each fix, in
+    child processes on the same seeds, for a few steps each. Options of oomlint come before FILE.
+    Exits with 1 unless every fix is confirmed.
     """
     from oomlint.verify import verify_file
     from oomlint.verify.runner import Limits
     from oomlint.verify.verdict import CONFIRMED
 
-    settings = settings_of(ctx, file, given)
+    asked = asked_for(target, arguments, given)
+    settings = settings_of(ctx, asked.file, given)
+    chosen = target_of(asked, settings)
     output, as_json = given["output_file"], given["as_json"]
     if output is not None and output.exists() and not given["force"]:
         raise OomlintError(f"{output} exists; give --force to overwrite it")
@@ -129,9 +150,9 @@ def verify(ctx: click.Context, /, file: Path, arguments: tuple[str, ...], **give
     only = codes(given["only"])
     with progress(given["quiet"]) as watch:
         report = verify_file(
-            file,
+            asked.file,
             settings,
-            argv=arguments,
+            target=chosen,
             limits=limits,
             only=only,
             together=not given["each"],
@@ -143,16 +164,93 @@ def verify(ctx: click.Context, /, file: Path, arguments: tuple[str, ...], **give
     return int(failed and not given["exit_zero"])
 
 
-def settings_of(ctx: click.Context, file: Path, given: dict[str, Any]) -> Any:
-    from oomlint.cli.options import split_config
-    from oomlint.settings import SettingsFinder
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line names; `file` is the one whose findings are measured."""
 
-    above = ctx.obj or {}
+    file: Path
+    main: Path
+    arguments: tuple[str, ...]
+    module: str
+    function: str
+    harness: str
+
+
+def asked_for(target: str | None, arguments: tuple[str, ...], given: dict[str, Any]) -> Asked:
+    from oomlint.keys import HARNESS
+    from oomlint.verify.targets import find_module
+
+    module, harness = given["module"] or "", given["harness"] or ""
+    if module:
+        function = ""
+        arguments = (target, *arguments) if target is not None else arguments
+        main = Path(os.path.relpath(find_module(module)))
+    elif target is None:
+        raise OomlintError("name a script, FILE::FUNCTION or -m MODULE")
+    else:
+        name, mark, function = target.partition("::")
+        if mark and not all(part.isidentifier() for part in function.split(".")):
+            raise OomlintError(f"`{target}` names no function; write FILE::FUNCTION")
+        main = Path(name)
+    if harness and not function:
+        raise OomlintError("--harness gives the arguments of a function; name it: FILE::FUNCTION")
+    if harness and not HARNESS.fullmatch(harness):
+        raise OomlintError(
+            f"`{harness}` names no harness; write package.module:function or file.py:function"
+        )
+    if given["measured"] and function:
+        raise OomlintError("--of belongs to a script or module; FILE::FUNCTION measures FILE")
+    for file in dict.fromkeys((main, given["measured"] or main)):
+        refuse_no_script(file)
+    return Asked(given["measured"] or main, main, arguments, module, function, harness)
+
+
+def refuse_no_script(file: Path) -> None:
     if file.suffix == ".ipynb":
         raise OomlintError(f"{file}: notebooks cannot be run by verify; export it as a script")
     if not file.is_file():
         what = "is a folder; name a script" if file.is_dir() else "does not exist"
         raise OomlintError(f"{file} {what}")
+
+
+def target_of(asked: Asked, settings: Any) -> Any:
+    from oomlint.verify import targets
+
+    if asked.function:
+        text = text_of(asked.main)
+        harness, folder = asked.harness, os.getcwd()
+        if not harness and settings.harness:
+            harness, folder = settings.harness, settings.harness_folder
+        found = targets.function(asked.main, asked.function, text, asked.arguments, harness)
+        return replace(found, folder=folder)
+    if asked.module:
+        found = targets.module(asked.module, asked.arguments)
+    else:
+        found = targets.script(asked.main, asked.arguments)
+    return replace(found, file=str(asked.file.resolve()))
+
+
+def text_of(file: Path) -> str:
+    from oomlint.source import Unreadable, read
+
+    try:
+        text = read(file).text
+        ast.parse(text)
+    except Unreadable as error:
+        raise OomlintError(f"{file}: {error}") from None
+    except SyntaxError as error:
+        raise OomlintError(f"{file}:{error.lineno}: {error.msg}") from None
+    except OSError as error:
+        reason = (error.strerror or type(error).__name__).lower()
+        raise OomlintError(f"{file}: cannot be read: {reason}") from None
+    return text
+
+
+def settings_of(ctx: click.Context, file: Path, given: dict[str, Any]) -> Any:
+    from oomlint.cli.options import split_config
+    from oomlint.settings import SettingsFinder
+
+    above = ctx.obj or {}
     isolated = given["isolated"] or above.get("isolated", False)
     config, tables = split_config((*above.get("config", ()), *given["config"]), isolated)
     return SettingsFinder(tuple(tables), config, isolated).for_file(file)

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from oomlint.settings import Settings
     from oomlint.source import Source
     from oomlint.verify.instrument import Region
+    from oomlint.verify.losses import Losses
     from oomlint.verify.record import Run
     from oomlint.verify.runner import Limits
+    from oomlint.verify.targets import Target
     from oomlint.verify.verdict import Verdict
 
 __all__ = ["Comparison", "Measured", "Report", "compare_texts", "verify_file"]
@@ -28,6 +30,13 @@ class Comparison:
     before: Run
     after: Run
     verdict: Verdict
+
+    @property
+    def losses(self) -> Losses | None:
+        """Whether the fix leaves the losses alone; None where no loss was seen in both runs."""
+        from oomlint.verify.losses import compare_losses
+
+        return compare_losses(self.before, self.after)
 
     @property
     def runs(self) -> tuple[Run, Run]:
@@ -48,19 +57,19 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All that was measured of one file."""
+    """All that was measured of one file, and what was run for it."""
 
     path: Path
+    target: Target
     limits: Limits
     results: tuple[Measured, ...]
 
 
 @dataclass(slots=True)
 class Bench:
-    """Runs texts of one script; the same text in the same region runs once."""
+    """Runs texts of one target's file; the same text in the same region runs once."""
 
-    script: Path
-    argv: tuple[str, ...]
+    target: Target
     limits: Limits
     quiet_stdout: bool = False
     watch: Callable[[str], None] | None = None
@@ -70,17 +79,16 @@ class Bench:
         self, text: str, region: Region | None, iterations: bool, what: str, later: int = 0
     ) -> Run:
         """Runs a text from the seed that is asked for, or from a later one."""
-        from oomlint.verify.runner import run_text
+        from oomlint.verify.runner import run_target
 
         key = (text, region, iterations, later)
         if key not in self.done:
             if self.watch is not None:
                 self.watch(what)
             with TemporaryDirectory(prefix="oomlint-") as folder:
-                self.done[key] = run_text(
-                    self.script,
+                self.done[key] = run_target(
+                    self.target,
                     text,
-                    self.argv,
                     region,
                     replace(self.limits, seed=self.limits.seed + later),
                     Path(folder),
@@ -134,10 +142,11 @@ def compare_texts(
     """
     from oomlint.verify.instrument import region_at
     from oomlint.verify.runner import Limits
+    from oomlint.verify.targets import script
 
     texts = [path.read_text("utf-8") for path in (before, after)]
     region = region_at(texts[0], row) if row is not None else None
-    bench = Bench(before, argv, limits or Limits())
+    bench = Bench(script(before, argv), limits or Limits())
     return bench.compare(texts[0], texts[1], claims, region, before.name)
 
 
@@ -145,6 +154,7 @@ def verify_file(
     path: Path,
     settings: Settings,
     *,
+    target: Target | None = None,
     argv: tuple[str, ...] = (),
     limits: Limits | None = None,
     only: tuple[str, ...] = (),
@@ -152,21 +162,27 @@ def verify_file(
     quiet_stdout: bool = False,
     watch: Callable[[str], None] | None = None,
 ) -> Report:
-    """Measures the fix of every finding in a script, or all of them at once.
+    """Measures the fix of every finding in a file, or all of them at once.
 
-    `only` holds codes. `watch` is told what is being run. With `quiet_stdout` what the script
-    prints goes to standard error. Raises OomlintError.
+    What runs is the file as a script with `argv`, or the `target` that uses the file; of a
+    function only the findings in what it reaches are measured. `only` holds codes. `watch` is told
+    what is being run. With `quiet_stdout` what the script prints goes to standard error. Raises
+    OomlintError.
     """
     from oomlint.verify.runner import Limits
+    from oomlint.verify.targets import rows_reached, script
 
-    limits = limits or Limits()
+    limits, target = limits or Limits(), target or script(path, argv)
     source, findings = findings_of(path, settings)
     findings = tuple(item for item in findings if not only or item.code in only)
-    bench = Bench(path, argv, limits, quiet_stdout, watch)
+    if target.function:
+        rows = rows_reached(source.text, target.function)
+        findings = tuple(item for item in findings if item.row in rows)
+    bench = Bench(target, limits, quiet_stdout, watch)
     if together and findings:
-        return Report(path, limits, (measure_together(bench, source.text, findings),))
+        return Report(path, target, limits, (measure_together(bench, source.text, findings),))
     results = tuple(measure(bench, source.text, item, findings) for item in findings)
-    return Report(path, limits, results)
+    return Report(path, target, limits, results)
 
 
 def findings_of(path: Path, settings: Settings) -> tuple[Source, tuple[Finding, ...]]:
@@ -222,7 +238,21 @@ def measure(bench: Bench, text: str, finding: Finding, findings: tuple[Finding, 
             why = "it raises without" if broken else "another finding hides it without"
             reason = f"{again.verdict.reason} (with the other fixes made, for {why})"
             found = replace(again, verdict=replace(again.verdict, reason=reason))
-    return Measured((finding,), found.verdict, found)
+    return measured((finding,), found)
+
+
+def measured(findings: tuple[Finding, ...], found: Comparison) -> Measured:
+    """A fix that is called safe must leave the losses as they are, whatever else it does."""
+    from oomlint.rule import Safety
+    from oomlint.verify.verdict import CONFIRMED, NO_EFFECT, REFUTED
+
+    verdict, losses = found.verdict, found.losses
+    safe = all(item.fix is None or item.fix.safety is Safety.SAFE for item in findings)
+    parted = losses is not None and not losses.equal
+    if safe and parted and verdict.kind in (CONFIRMED, NO_EFFECT):
+        reason = f"the losses {losses}, and the fix is called safe ({verdict.reason})"
+        verdict = replace(verdict, kind=REFUTED, reason=reason)
+    return Measured(findings, verdict, found)
 
 
 def measure_together(bench: Bench, text: str, findings: tuple[Finding, ...]) -> Measured:
@@ -237,7 +267,7 @@ def measure_together(bench: Bench, text: str, findings: tuple[Finding, ...]) -> 
     regions = [region_at(text, item.row) for item in findings if item.fix is not None]
     region = regions[0] if len(set(regions)) == 1 else None
     found = bench.compare(text, after, claims_of(findings), region, "all findings")
-    return Measured(findings, found.verdict, found)
+    return measured(findings, found)
 
 
 def fixes_of(findings: Iterable[Finding]) -> list[Fix]:

@@ -1,19 +1,16 @@
-"""Runs one text of a script as __main__ in this process, measures it and ends the process."""
+"""Runs one target with one text of its file in this process, measures it and ends the process."""
 
 from __future__ import annotations
 
-import builtins
 import gc
 import importlib
 import json
-import linecache
 import os
 import random
 import signal
 import sys
 import time
 import traceback
-import types
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -21,10 +18,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from oomlint.verify import record
-from oomlint.verify.instrument import NAME, Region, instrumented
+from oomlint.verify.instrument import Region
 from oomlint.verify.launch import stay_for
 from oomlint.verify.probe import Probe
 from oomlint.verify.record import Ending
+from oomlint.verify.targets import Target
 
 TESTED_TORCH = "2.13"
 
@@ -33,9 +31,8 @@ TESTED_TORCH = "2.13"
 class Order:
     """What a child is told to do; paths are absolute."""
 
-    script: str  # the user's file: __file__, sys.path and tracebacks name it
-    text: str  # where the text to run lies
-    argv: tuple[str, ...]
+    target: Target
+    text: str  # where the text lies that stands for that of the target's file
     out: str  # where records go, a line each
     steps: int
     seed: int
@@ -52,9 +49,10 @@ class Order:
 def read_order(path: Path) -> Order:
     entry = json.loads(path.read_text("utf-8"))
     region = Region(**entry["region"]) if entry["region"] else None
-    lists = {key: tuple(entry[key]) for key in ("argv", "peers")}
+    target = Target(**{**entry["target"], "argv": tuple(entry["target"]["argv"])})
     probe = Probe(**entry["probe"]) if entry["probe"] else None
-    return Order(**{**entry, **lists, "region": region, "probe": probe})
+    read = {"target": target, "peers": tuple(entry["peers"]), "region": region, "probe": probe}
+    return Order(**{**entry, **read})
 
 
 def write_order(path: Path, order: Order) -> None:
@@ -102,10 +100,9 @@ def main(path: str) -> NoReturn:
     if not order.writes:
         shelter(Path(path).parent, torch)
     seed_everything(order.seed, torch)
-    module = as_main(order, recorder)
     gc.collect()
     gc.freeze()  # what torch itself made is not searched for live tensors
-    journal.end(run(order, module, journal))
+    journal.end(run(order, recorder, journal))
 
 
 def die_with_parent() -> None:
@@ -205,44 +202,59 @@ def seed_everything(seed: int, torch: Any) -> None:
     numpy.random.seed(seed % 2**32)
 
 
-def as_main(order: Order, recorder: Any) -> types.ModuleType:
-    """An empty __main__ that looks as it does under `python script.py`."""
-    module = types.ModuleType("__main__")
-    module.__dict__.update(__file__=order.script, __builtins__=builtins, __cached__=None)
-    module.__dict__[NAME] = recorder
-    sys.modules["__main__"] = module
-    sys.argv = [order.script, *order.argv]
-    sys.path.insert(0, str(Path(order.script).parent))
-    return module
+def run(order: Order, recorder: Any, journal: Journal) -> Ending:
+    """Runs the target to its end, unless the recorder stops it before."""
+    from oomlint.verify import programs
+    from oomlint.verify.calling import CannotCall
 
-
-def run(order: Order, module: types.ModuleType, journal: Journal) -> Ending:
+    target = order.target
     text = Path(order.text).read_text("utf-8")
-    # Tracebacks and inspect show the text that runs, which may not be the one on the disk.
-    linecache.cache[order.script] = (len(text), None, text.splitlines(True), order.script)
-    listen(order.script, journal)
+    main = programs.as_main(target)
+    finder = programs.replace_file(target, text, order.region, recorder)
+    listen(target.file, journal)
     try:
-        code = compile(instrumented(text, order.script, order.region), order.script, "exec")
+        if target.function:
+            call(target, programs.import_file(target, finder), recorder)
+        else:
+            programs.run_main(target, main, finder)
     except SyntaxError as error:
-        return Ending(record.RAISED, f"SyntaxError: {error.msg}", error.lineno, "SyntaxError")
-    try:
-        exec(code, module.__dict__)
+        if error.filename == target.file:
+            return Ending(record.RAISED, f"SyntaxError: {error.msg}", error.lineno, "SyntaxError")
+        return raised(error, target.file)
+    except CannotCall as error:
+        if error.__cause__ is not None:
+            show(error.__cause__)
+        return Ending(
+            record.UNUSABLE, f"{target.name} cannot be called: {str(error).splitlines()[0]}"
+        )
     except SystemExit as error:
         return exited(error)
     except BaseException as error:
-        show(error, order.script)
-        return raised(error, order.script)
+        show(error)
+        return raised(error, target.file)
     return Ending(record.FINISHED)
 
 
-def listen(script: str, journal: Journal) -> None:
-    """Notes the warnings that Python shows for a row of the script."""
+def call(target: Target, module: Any, recorder: Any) -> None:
+    """Calls the target's function with what the harness gives. Raises CannotCall."""
+    from oomlint.verify import calling
+
+    function = calling.lookup(module, target.function)
+    args, kwargs = calling.given_by(target, function)
+    needed = calling.missing(function, args, kwargs)
+    if needed:
+        raise calling.CannotCall(f"the harness gives nothing for `{needed[0]}`")
+    calling.call_until_done(lambda: function(*args, **kwargs), lambda: recorder.recorded)
+
+
+def listen(file: str, journal: Journal) -> None:
+    """Notes the warnings that Python shows for a row of the file."""
     shown = warnings.showwarning
 
     def show_and_note(
         message: Any, category: Any, filename: str, lineno: int, *args: Any, **kwargs: Any
     ) -> None:
-        if filename == script:
+        if filename == file:
             text = f"{category.__name__}: {one_line(str(message))}"
             journal.write(record.dump({"warning": text}))
         shown(message, category, filename, lineno, *args, **kwargs)
@@ -258,10 +270,10 @@ def exited(error: SystemExit) -> Ending:
     return Ending(record.EXITED, f"exits with the message: {one_line(str(error.code))}")
 
 
-def raised(error: BaseException, script: str) -> Ending:
+def raised(error: BaseException, file: str) -> Ending:
     row = None
     for frame, line in traceback.walk_tb(error.__traceback__):
-        if frame.f_code.co_filename == script:
+        if frame.f_code.co_filename == file:
             row = line
     kind = type(error).__name__
     if isinstance(error, ModuleNotFoundError) and error.name:
@@ -277,7 +289,7 @@ def one_line(text: str) -> str:
     return first if len(first) <= 160 else first[:157] + "..."
 
 
-def show(error: BaseException, script: str) -> None:
+def show(error: BaseException) -> None:
     """Prints the traceback as Python would, without the frames that are not the script's doing."""
     own = str(Path(__file__).parent)
     shown = traceback.TracebackException.from_exception(error)

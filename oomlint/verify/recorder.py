@@ -36,6 +36,12 @@ from oomlint.verify.record import ITERATION, OPTIMIZER, Step
 from oomlint.verify.reductions import Reductions
 from oomlint.verify.shares import Shares
 
+# Functions that the loss modules call, too. What an evaluation computes is its only loss.
+LOSSES = (
+    *("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"),
+    *("binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div", "ctc_loss"),
+)
+
 
 class Recorder:
     """Counts steps and hands the record of each to `emit`; calls `stop` after `wanted` of them."""
@@ -54,12 +60,14 @@ class Recorder:
         self.process, self.thread = os.getpid(), threading.get_ident()
         self.followers: dict[int, Follower] = {}
         self.order = 0
+        self.recorded = 0
         self.inside: Any = None  # the optimizer whose step is running
         self.scaling: Any = None  # the optimizer whose scaler.step is running
         self.scaled = False  # a scaled loss was seen in the running backward pass
         self.scale = 1.0
         self.advancing = False  # a scheduler's step is running, or its constructor's first one
-        self.losses: list[float] = []
+        self.losses: list[float] = []  # that were propagated back
+        self.computed: list[float] = []  # that loss functions returned
         self.scaler_calls = 0
         self.true_loss: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
         # With a region, steps count from its first entry on.
@@ -98,6 +106,8 @@ class Recorder:
         self.wrap(DistributedDataParallel, "forward", self.around_parallel_forward)
         self.wrap(torch.utils.checkpoint, "checkpoint", self.around_checkpoint)
         self.wrap(DistributedDataParallel, "register_comm_hook", self.around_reduction_hook)
+        for name in LOSSES:
+            self.wrap(torch.nn.functional, name, self.around_loss)
         for module in (torch.nn.utils, torch.nn.utils.clip_grad):
             self.wrap(module, "clip_grad_norm_", self.around_clip_norm)
             self.wrap(module, "clip_grad_value_", self.around_clip_value)
@@ -150,7 +160,8 @@ class Recorder:
     def finish_iteration(self) -> None:
         if self.training or self.depth != 1:
             return
-        self.record(ITERATION, {})
+        losses = self.computed
+        self.record(ITERATION, {"loss": math.fsum(losses) / len(losses) if losses else None})
         self.iterations += 1
         if self.iterations >= self.wanted:
             self.stop()
@@ -363,6 +374,13 @@ class Recorder:
             value = self.true_loss.pop(tensor, None)
             self.losses.append(float(tensor.detach()) if value is None else value)
 
+    def around_loss(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        loss = original(*args, **kwargs)
+        if isinstance(loss, torch.Tensor) and loss.numel() == 1 and not self.training:
+            with self.meter.paused(), torch.no_grad():
+                self.computed.append(float(loss.detach()))
+        return loss
+
     def around_scale(self, original: Any, scaler: Any, outputs: Any) -> Any:
         scaled = original(scaler, outputs)
         if not scaler.is_enabled():
@@ -423,6 +441,7 @@ class Recorder:
     # -- records
 
     def start(self) -> None:
+        self.computed = []
         self.meter.reset_peak()
         memory = self.meter.memory()
         self.allocations = memory.device_allocations
@@ -452,6 +471,7 @@ class Recorder:
             optimizer=seen.pop("optimizer", 0),
             **seen,
         )
+        self.recorded += 1
         self.emit(step)
         self.start()
 

@@ -19,6 +19,7 @@ from oomlint.verify.holdings import from_entry
 from oomlint.verify.instrument import Region
 from oomlint.verify.probe import Probe
 from oomlint.verify.record import Ending, Run
+from oomlint.verify.targets import Target, script
 
 PACKAGE_ROOT = str(Path(oomlint.__file__).resolve().parent.parent)
 MAX_PROCESSES = 256
@@ -60,7 +61,7 @@ Child = subprocess.Popen[bytes] | warm.Forked
 
 
 def run_text(
-    script: Path,
+    path: Path,
     text: str,
     argv: tuple[str, ...],
     region: Region | None,
@@ -70,9 +71,25 @@ def run_text(
     quiet_stdout: bool = False,
     probe: Probe | None = None,
 ) -> Run:
-    """Runs `text` in place of `script` and returns what was measured.
+    """Runs `text` in place of the script at `path`, as `run_target` does."""
+    return run_target(
+        script(path, argv), text, region, limits, folder, iterations, quiet_stdout, probe
+    )
 
-    `folder` is an empty temporary folder for this run; nothing is written beside the script.
+
+def run_target(
+    target: Target,
+    text: str,
+    region: Region | None,
+    limits: Limits,
+    folder: Path,
+    iterations: bool = True,
+    quiet_stdout: bool = False,
+    probe: Probe | None = None,
+) -> Run:
+    """Runs a target with `text` in place of its file's and returns what was measured.
+
+    `folder` is an empty temporary folder for this run; nothing is written beside the file.
     `iterations` allows the region's iterations to be the steps where nothing is trained in it.
     With `quiet_stdout` the child's standard output goes to standard error.
     """
@@ -83,9 +100,8 @@ def run_text(
     orders = [folder / f"order{rank}.json" for rank in ranks]
     for rank in ranks:
         order = Order(
-            script=str(script.resolve()),
+            target=target,
             text=str(copy),
-            argv=argv,
             out=str(records[rank]),
             steps=limits.steps,
             seed=limits.seed,
@@ -164,7 +180,7 @@ def supervise(
 
 
 def start(order: Path, environment: dict[str, str], limits: Limits, quiet_stdout: bool) -> Child:
-    stdout = sys.stderr.fileno() if quiet_stdout else 1
+    stdout = 2 if quiet_stdout else 1
     if not limits.afresh and warm.suits(limits.device):
         forked = warm.fork(limits.python, PACKAGE_ROOT, order, environment, stdout)
         if forked is not None:

@@ -11,6 +11,7 @@ from oomlint.verify.compare import (
     Summary,
     summarise,
 )
+from oomlint.verify.losses import Losses
 from oomlint.verify.record import ITERATION, Run, plain
 from oomlint.verify.series import size
 from oomlint.verify.verdict import CONFIRMED, NO_EFFECT, NOT_MEASURED, REFUTED
@@ -24,11 +25,16 @@ def title(report: Report) -> str:
     """What was run, for how long and where."""
     runs = [r.comparison.before for r in report.results if r.comparison is not None]
     limits = report.limits
+    what = str(report.path)
+    if report.target.module or report.target.main != report.target.file:
+        what += f", run by {report.target.name}"
+    elif report.target.function:
+        what += f"::{report.target.function}"
     if not runs:
-        return f"{report.path}"
+        return what
     device = "the emulated CUDA device" if runs[0].device == "emulated" else runs[0].device
     return (
-        f"{report.path} on {device}, torch {runs[0].torch}, up to {limits.steps} steps, "
+        f"{what} on {device}, torch {runs[0].torch}, up to {limits.steps} steps, "
         f"seed {limits.seed}" + (f", {limits.ranks} ranks" if limits.ranks > 1 else "")
     )
 
@@ -74,6 +80,20 @@ def lines(one: Summary, other: Summary) -> Iterator[tuple[str, str, str]]:
     yield row("loss", one.loss, other.loss, norm)
 
 
+def said_of(losses: Losses) -> str:
+    """The end of a row: equal, or where they part."""
+    if losses.first is not None:
+        return f"differ from step {losses.first} on"
+    return "equal" if losses.exact else "equal up to rounding"
+
+
+def with_losses(measured: Measured) -> str:
+    found = measured.comparison
+    if found is None or found.losses is None or "the losses" in measured.verdict.reason:
+        return ""
+    return f"; the losses {found.losses}"
+
+
 def steps_of(run: Run) -> str:
     unit = "iteration" if run.unit == ITERATION else "step"
     return f"{len(run.steps)} {unit}" + ("" if len(run.steps) == 1 else "s")
@@ -114,6 +134,8 @@ def draw(report: Report, *, terminal: bool, color: bool, width: int | None) -> s
             continue
         table.add_row(where, steps_of(found.before), steps_of(found.after), verdict)
         rows = list(lines(*(summarise(run, measured.verdict.optimizer) for run in found.runs)))
+        if found.losses is not None:
+            rows.append(("losses, step by step", "", said_of(found.losses)))
         for number, (name, first, last) in enumerate(rows, 1):
             table.add_row(f"  {name}", first, last, "", end_section=number == len(rows))
     console.print(title(report))
@@ -124,7 +146,7 @@ def draw(report: Report, *, terminal: bool, color: bool, width: int | None) -> s
         kind = measured.verdict.kind
         sentence = Text(f"{subject(report, measured)}: ")
         sentence.append(kind, STYLES[kind])
-        sentence.append(f": {measured.verdict.reason}.")
+        sentence.append(f": {measured.verdict.reason}{with_losses(measured)}.")
         console.print(sentence, soft_wrap=True)
     return out.getvalue() if terminal else strip_ends(out.getvalue())
 
@@ -138,6 +160,7 @@ def document(report: Report) -> dict[str, Any]:
     return {
         "version": FORMAT_VERSION,
         "filename": str(report.path),
+        "target": asdict(report.target),
         "limits": asdict(report.limits),
         "results": [result_document(measured) for measured in report.results],
     }
@@ -145,6 +168,7 @@ def document(report: Report) -> dict[str, Any]:
 
 def result_document(measured: Measured) -> dict[str, Any]:
     found, verdict = measured.comparison, measured.verdict
+    losses = found.losses if found else None
     return {
         "findings": [
             {
@@ -160,6 +184,7 @@ def result_document(measured: Measured) -> dict[str, Any]:
         "reason": verdict.reason,
         "claim": verdict.claim.value if verdict.claim else None,
         "optimizer": verdict.optimizer,
+        "losses": {"equal": losses.equal, **asdict(losses)} if losses else None,
         "before": run_document(found.before, verdict.optimizer) if found else None,
         "after": run_document(found.after, verdict.optimizer) if found else None,
     }
