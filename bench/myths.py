@@ -6,29 +6,22 @@ measures, asserts the refutation and returns its figures. `--write` keeps them i
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import gc
-import inspect
 import itertools
-import json
-import os
 import signal
-import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterable
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from figures import Figure, Page, Rows, command, emulate, paragraphs
+
 ROOT = Path(__file__).parent.parent
-FIGURES = Path(__file__).with_name("myths.tsv")
-PAGE = ROOT / "docs" / "myths.md"
 MIB = 2**20
 WIDTH, BATCH, WINDOW = 256, 32, 4
-
-Figures = list[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,29 +29,18 @@ class Myth:
     """`rules` find the real fault behind it; `modelled`: the allocator itself decides."""
 
     name: str
-    measure: Callable[[], Figures]
+    measure: Callable[[], Rows]
     rules: tuple[str, ...]
     modelled: bool
     capacity: int | None
 
     @property
     def claim(self) -> str:
-        return paragraphs(self.measure)[0]
+        return paragraphs(self.measure.__doc__)[0]
 
     @property
     def truth(self) -> str:
-        return paragraphs(self.measure)[1]
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A row of myths.tsv."""
-
-    myth: str
-    device: str
-    torch: str
-    what: str
-    value: str
+        return paragraphs(self.measure.__doc__)[1]
 
 
 MYTHS: dict[str, Myth] = {}
@@ -75,19 +57,13 @@ UNMEASURED = (
 
 def myth(
     *rules: str, modelled: bool = False, capacity: int | None = None
-) -> Callable[[Callable[[], Figures]], Callable[[], Figures]]:
-    def enter(measure: Callable[[], Figures]) -> Callable[[], Figures]:
+) -> Callable[[Callable[[], Rows]], Callable[[], Rows]]:
+    def enter(measure: Callable[[], Rows]) -> Callable[[], Rows]:
         name = measure.__name__
         MYTHS[name] = Myth(name, measure, rules, modelled, capacity)
         return measure
 
     return enter
-
-
-def paragraphs(measure: Callable[[], Figures]) -> list[str]:
-    return [
-        " ".join(part.split()) for part in inspect.cleandoc(measure.__doc__ or "").split("\n\n")
-    ]
 
 
 def network(depth: int = 4, width: int = WIDTH) -> Any:
@@ -130,7 +106,7 @@ def growth(values: list[int]) -> int:
 
 
 @myth("OOM201")
-def undivided_loss() -> Figures:
+def undivided_loss() -> Rows:
     """Accumulating gradients without dividing the loss makes memory grow.
 
     Gradients add up in the same tensors, divided or not. What grows is their size: the gradient
@@ -173,7 +149,7 @@ def ratio(one: float, other: float) -> str:
 
 
 @myth("OOM203")
-def missing_zero_grad() -> Figures:
+def missing_zero_grad() -> Rows:
     """Without `zero_grad` memory grows with every step.
 
     The next backward adds to the gradient that is there, in place. Memory stays; the gradient is
@@ -198,7 +174,7 @@ def missing_zero_grad() -> Figures:
 
 
 @myth()
-def frozen_parameters_in_the_optimizer() -> Figures:
+def frozen_parameters_in_the_optimizer() -> Rows:
     """Frozen parameters must be filtered out of the optimizer, or it keeps state for them.
 
     An optimizer makes the state of a parameter in the first step in which that has a gradient. A
@@ -230,7 +206,7 @@ def frozen_parameters_in_the_optimizer() -> Figures:
 
 
 @myth()
-def lambda_lr_leaks() -> Figures:
+def lambda_lr_leaks() -> Rows:
     """`LambdaLR` leaks memory, because it keeps its lambda.
 
     It keeps one function and a few numbers, however often it is stepped.
@@ -273,7 +249,7 @@ def traced(work: Callable[[], object]) -> tuple[int, int]:
 
 
 @myth("OOM102")
-def logged_item() -> Figures:
+def logged_item() -> Rows:
     """Logging `loss.item()` in every step accumulates GPU memory.
 
     `item()` makes a number of the host, and no number takes device memory. What accumulates is the
@@ -304,7 +280,7 @@ def logged_item() -> Figures:
 
 
 @myth("OOM414", modelled=True, capacity=100 * MIB)
-def del_needs_empty_cache() -> Figures:
+def del_needs_empty_cache() -> Rows:
     """After `del x`, `empty_cache()` is needed before the memory can be used again.
 
     The caching allocator gives the block to the next tensor that fits, without asking the driver.
@@ -344,7 +320,7 @@ def device_requests() -> int:
 
 
 @myth("OOM111")
-def average_of_a_state_dict() -> Figures:
+def average_of_a_state_dict() -> Rows:
     """An exponential moving average over `state_dict()` builds an autograd graph.
 
     The tensors of a `state_dict` are detached: nothing is recorded. An average of `parameters()`
@@ -384,7 +360,7 @@ def nodes(tensors: Iterable[Any]) -> int:
 
 
 @myth("OOM414", modelled=True)
-def memory_reserved_reserves() -> Figures:
+def memory_reserved_reserves() -> Rows:
     """`torch.cuda.memory_reserved()` reserves memory for the process.
 
     It reads a counter of the allocator, and changes nothing.
@@ -405,7 +381,7 @@ def memory_reserved_reserves() -> Figures:
 
 
 @myth("OOM202")
-def zero_grad_outside_of_the_window() -> Figures:
+def zero_grad_outside_of_the_window() -> Rows:
     """With accumulation, `zero_grad()` belongs outside of the `if` of the window, or gradients run
     away.
 
@@ -449,7 +425,7 @@ def zero_grad_outside_of_the_window() -> Figures:
 
 
 @myth()
-def memory_in_proportion_to_the_batch() -> Figures:
+def memory_in_proportion_to_the_batch() -> Rows:
     """Memory is proportional to batch size times (parameters + activations).
 
     Parameters and optimizer state are the same at every batch size; only activations grow with it.
@@ -484,7 +460,7 @@ def memory_in_proportion_to_the_batch() -> Figures:
 
 
 @myth()
-def activations_grow_exponentially() -> Figures:
+def activations_grow_exponentially() -> Rows:
     """Activations grow exponentially with the batch size.
 
     They grow in proportion: each sample saves the same bytes.
@@ -506,7 +482,7 @@ def activations_grow_exponentially() -> Figures:
 
 
 @myth("OOM405", modelled=True, capacity=16 * MIB)
-def signal_handler_catches_oom() -> Figures:
+def signal_handler_catches_oom() -> Rows:
     """A handler for SIGSEGV or SIGABRT saves the run when the GPU is out of memory.
 
     Running out of CUDA memory is a Python exception. No signal is sent, and an `except` handles it.
@@ -530,55 +506,10 @@ def signal_handler_catches_oom() -> Figures:
     ]
 
 
-def measured(name: str, device: str) -> list[Figure]:
-    """The figures of one myth, from a process of its own. Raises ValueError."""
-    command = [sys.executable, __file__, "--child", name, "--device", device]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    if done.returncode:
-        raise ValueError(f"{name}: {done.stderr.strip()}")
-    torch, pairs = json.loads(done.stdout.splitlines()[-1])
-    return [Figure(name, device, torch, what, value) for what, value in pairs]
-
-
-def child(name: str, device: str) -> None:
-    import warnings
-
-    warnings.filterwarnings("ignore", "Failed to initialize NumPy")
-    import torch
-
+def measure(name: str, device: str) -> Rows:
     chosen = MYTHS[name]
-    if device == "emulated":
-        from oomlint.verify import emulation
-
-        emulation.install(chosen.capacity)
-    elif chosen.capacity is not None:
-        total = torch.cuda.get_device_properties(0).total_memory
-        torch.cuda.set_per_process_memory_fraction(chosen.capacity / total)
-    torch.manual_seed(0)
-    gc.collect()
-    gc.freeze()  # what torch itself made need not be searched again and again
-    print(json.dumps([torch.__version__, chosen.measure()]), flush=True)
-    os._exit(0)
-
-
-def read_figures(text: str) -> list[Figure]:
-    return [Figure(*line.split("\t")) for line in text.splitlines()[1:]]
-
-
-def format_figures(figures: Iterable[Figure]) -> str:
-    """In the order of the myths, of each first what the emulated device showed."""
-    order = list(MYTHS)
-    ordered = sorted(figures, key=lambda one: (order.index(one.myth), one.device != "emulated"))
-    rows = [tuple(field.name for field in fields(Figure)), *map(astuple, ordered)]
-    return "".join("\t".join(cells) + "\n" for cells in rows)
-
-
-def merged(old: Iterable[Figure], new: Iterable[Figure]) -> list[Figure]:
-    """The newest figures of each myth and device; those of myths that are gone go, too."""
-    new = list(new)
-    again = {(one.myth, one.device) for one in new}
-    kept = [one for one in old if (one.myth, one.device) not in again and one.myth in MYTHS]
-    return kept + new
+    emulate(device, chosen.capacity)
+    return chosen.measure()
 
 
 def page(figures: Iterable[Figure]) -> str:
@@ -591,7 +522,7 @@ def page(figures: Iterable[Figure]) -> str:
         "What is often said of training memory and does not hold when it is run. Each claim is a"
         " function of [bench/myths.py](../bench/myths.py) that measures, and fails if the claim"
         " held. `python bench/myths.py` runs all of them again, without a GPU; with `--device"
-        " cuda` on one.",
+        " cuda` on one. [Claims](claims.md) are those of which something holds.",
         "",
         "The emulated device computes real numbers on the CPU and counts memory as CUDA's caching"
         " allocator does. Where that allocator itself is what the claim is about, the text says"
@@ -604,7 +535,7 @@ def page(figures: Iterable[Figure]) -> str:
         lines += [
             f"| {one.what} | {one.value} | {one.device} | {one.torch} |"
             for one in rows
-            if one.myth == chosen.name
+            if one.name == chosen.name
         ]
         lines += ["", f"`python bench/myths.py {chosen.name}`"]
     lines += ["", "## Not measured", ""]
@@ -628,34 +559,14 @@ def remarks(chosen: Myth) -> list[str]:
     return lines
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(MYTHS))
-    parser.add_argument("--device", default="emulated", choices=["emulated", "cuda"])
-    parser.add_argument("--write", action="store_true", help="keep the figures in docs/myths.md")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.child:
-        child(options.child, options.device)
-    figures: list[Figure] = []
-    failed = 0
-    for name in options.names or MYTHS:
-        print(f"{MYTHS[name].claim}", flush=True)
-        try:
-            found = measured(name, options.device)
-        except ValueError as error:
-            print(f"  not refuted: {error}", file=sys.stderr)
-            failed += 1
-            continue
-        print("\n".join(f"  {one.what}: {one.value}" for one in found), flush=True)
-        figures += found
-    if options.write and not failed:
-        old = read_figures(FIGURES.read_text("utf-8")) if FIGURES.exists() else []
-        text = format_figures(merged(old, figures))
-        FIGURES.write_text(text, encoding="utf-8")
-        PAGE.write_text(page(read_figures(text)), encoding="utf-8")
-    return 1 if failed else 0
-
+PAGE = Page(
+    script=Path(__file__),
+    kept=Path(__file__).with_name("myths.tsv"),
+    page=ROOT / "docs" / "myths.md",
+    statements={name: one.claim for name, one in MYTHS.items()},
+    draw=page,
+    measure=measure,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command(PAGE, __doc__, "not refuted"))
