@@ -44,7 +44,10 @@ class Client:
         port: int = 0,
         plugin: bool = True,
     ) -> None:
-        """`replies` answer the server's own requests, by method; others are answered by null."""
+        """`replies` answer the server's own requests, by method; others are answered by null.
+
+        One that raises NotImplementedError is answered by an error.
+        """
         self.folder = folder
         self.replies = replies or {}
         where = ["--tcp", "--port", str(port)] if port else []
@@ -105,9 +108,15 @@ class Client:
             elif not line.strip():
                 message = json.loads(stream.read(size))
                 if "method" in message and "id" in message:
-                    reply = self.replies.get(message["method"], lambda params: None)
-                    self.send({"id": message["id"], "result": reply(message.get("params"))})
+                    self.send({"id": message["id"], **self.reply(message)})
                 self.inbox.put(message)
+
+    def reply(self, message: dict[str, Any]) -> dict[str, Any]:
+        answer = self.replies.get(message["method"], lambda params: None)
+        try:
+            return {"result": answer(message.get("params"))}
+        except NotImplementedError as error:
+            return {"error": {"code": -32803, "message": str(error)}}
 
     def drain(self) -> None:
         assert self.process.stderr is not None

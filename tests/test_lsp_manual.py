@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from oomlint.cli.verify import verify as main
 from oomlint.keys import tomllib
 from oomlint.lsp.features import build
 from oomlint.lsp.options import options
@@ -53,8 +54,12 @@ def test_the_settings_of_the_manual_are_settings(tmp_path: Path) -> None:
     (table,) = found.tables()
     assert set(table.values) == {"extend-select", "per-file-ignores"}
     assert {name for name, _ in found.values} - {"extendSelect", "perFileIgnores"} == {
-        "configuration"
+        "configuration",
+        "measure",
     }
+    options_of_verify, arguments = found.measuring()
+    assert options_of_verify and arguments and found.has_lenses()
+    assert main.make_context("verify", [*options_of_verify, "train.py", *arguments])
 
 
 @pytest.mark.parametrize("lines", [320, 1000])

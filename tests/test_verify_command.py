@@ -107,8 +107,9 @@ def test_nothing_to_measure_is_said_and_is_no_failure(tmp_path: Path) -> None:
     done = verify(script)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"{script}: no findings, so there is nothing to measure\n"
-    other = verify("--only", "OOM101", FIXTURE)
-    assert (other.returncode, "nothing to measure" in other.stdout) == (0, True)
+    for chosen in (("--only", "OOM101"), ("--line", "1")):
+        other = verify(*chosen, FIXTURE)
+        assert (other.returncode, "nothing to measure" in other.stdout) == (0, True)
 
 
 TWO_KEEPERS = """

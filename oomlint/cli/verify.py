@@ -77,6 +77,14 @@ class Size(click.ParamType):  # type: ignore[type-arg]
     "--only", multiple=True, metavar="CODE", help="Measure the findings of these rules only."
 )
 @click.option(
+    "--line",
+    "lines",
+    type=click.IntRange(1),
+    multiple=True,
+    metavar="N",
+    help="Measure the findings that start on this line only.",
+)
+@click.option(
     "--each/--together",
     default=True,
     help="Measure every fix by itself (default), or all of them at once.",
@@ -114,6 +122,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]
 @click.option("-f", "--force", is_flag=True, help="Overwrite the output file.")
 @click.option("-e", "--exit-zero", is_flag=True, help="Exit with 0 whatever the verdicts.")
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
+@click.option("-v", "--verbose", is_flag=True, help="Say off a terminal, too, what is being run.")
 @global_options
 @click.pass_context
 def verify(
@@ -148,13 +157,14 @@ def verify(
         ranks=given["ranks"],
     )
     only = codes(given["only"])
-    with progress(given["quiet"]) as watch:
+    with progress(given["quiet"], given["verbose"]) as watch:
         report = verify_file(
             asked.file,
             settings,
             target=chosen,
             limits=limits,
             only=only,
+            lines=given["lines"],
             together=not given["each"],
             quiet_stdout=as_json,
             watch=watch,
@@ -264,8 +274,11 @@ def codes(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def progress(quiet: bool) -> Iterator[Callable[[str], None] | None]:
-    """A line on a terminal that says what is being run."""
+def progress(quiet: bool, verbose: bool = False) -> Iterator[Callable[[str], None] | None]:
+    """A line on a terminal that says what is being run; elsewhere a line a run, if asked for."""
+    if not quiet and verbose and not sys.stderr.isatty():
+        yield lambda what: click.echo(f"oomlint: running {what}", err=True)
+        return
     if quiet or not sys.stderr.isatty():
         yield None
         return

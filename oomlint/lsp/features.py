@@ -8,20 +8,23 @@ import hashlib
 import logging
 import sys
 from collections.abc import Sequence
+from typing import Any, NoReturn
 
 from lsprotocol import types
 from pygls.exceptions import JsonRpcException
 
 from oomlint.errors import OomlintError
-from oomlint.lsp import actions
+from oomlint.lsp import actions, measuring
 from oomlint.lsp.diagnostics import SOURCE
 from oomlint.lsp.dispatch import Urgency
 from oomlint.lsp.documents import document_path, open_document
 from oomlint.lsp.hover import code_at, findings_at, hover_of, unknown_rule
+from oomlint.lsp.lenses import MEASURE
 from oomlint.lsp.options import options
 from oomlint.lsp.server import REST_S, SETTINGS_FILES, Server
 
 HOVER_LIMIT_S = 0.25
+APPLY_AUTOFIX = "oomlint.applyAutofix"
 PYTHON_SUFFIXES = (".py", ".pyi")
 # Settings, modules, and what says which torch a project wants.
 WATCHED = (
@@ -187,6 +190,9 @@ async def code_action(
                 params.range,
                 server.versioned_edits,
             )
+        if not server.client_can("text_document.code_lens"):
+            line = params.range.start.line
+            offered += measuring.as_actions(await measuring.lenses_of(server, uri) or (), line)
     if actions.wanted(actions.FIX_ALL, only):
         offered += await fix_all_action(server, uri)
     return offered
@@ -213,8 +219,30 @@ async def resolve_code_action(server: Server, action: types.CodeAction) -> types
     return action
 
 
+async def code_lens(
+    server: Server, params: types.CodeLensParams
+) -> Sequence[types.CodeLens] | None:
+    return await measuring.lenses_of(server, params.text_document.uri)
+
+
+def measure(server: Server, *arguments: Any) -> None:
+    """Replies at once: some clients wait for the reply, and can ask nobody meanwhile."""
+    server.run(measuring.measure(server, list(arguments)))
+
+
+async def apply_autofix(server: Server, *arguments: Any) -> None:
+    """All safe fixes, as an edit that the client is asked to apply."""
+    wish = measuring.wish_of(list(arguments))
+    document = server.documents.get(wish.uri) if wish else None
+    edit = await server.fix_all_edit(document) if document else None
+    if edit is not None:
+        params = types.ApplyWorkspaceEditParams(edit, actions.FIX_ALL_TITLE)
+        server.run(server.unless_refused(server.workspace_apply_edit_async(params)))
+
+
 def shutdown(server: Server, params: None) -> None:
     server.asked_to_stop = True
+    server.measuring.cancel()
     server.worker.stop()
 
 
@@ -241,6 +269,9 @@ def build() -> Server:
     )
     feature(types.TEXT_DOCUMENT_CODE_ACTION, kinds)(code_action)
     feature(types.CODE_ACTION_RESOLVE)(resolve_code_action)
+    feature(types.TEXT_DOCUMENT_CODE_LENS)(code_lens)
+    server.command(MEASURE)(measure)
+    server.command(APPLY_AUTOFIX)(apply_autofix)
     return server
 
 
@@ -251,6 +282,12 @@ def serve() -> None:
     sys.stdout = sys.stderr
     server = build()
     server.start_io(sys.stdin.buffer, protocol)
+    leave(server)
+
+
+def leave(server: Server) -> NoReturn:
+    """Ends the server after its session; what a session that just broke off has started, too."""
+    server.measuring.cancel()
     sys.exit(0 if server.asked_to_stop else 1)
 
 
@@ -265,4 +302,4 @@ def serve_tcp(host: str, port: int) -> None:
         server.start_tcp(host, port)
     except OSError as error:
         raise OomlintError(f"cannot listen at {host}:{port}: {error.strerror}") from None
-    sys.exit(0 if server.asked_to_stop else 1)
+    leave(server)

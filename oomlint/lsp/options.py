@@ -15,6 +15,8 @@ from oomlint.keys import Table, checked_table
 ORIGIN = "the editor's settings"
 # Keys of settings files that mean nothing to a server.
 WITHOUT_MEANING = ("output-format", "fail-on", "cache-dir", "unsafe-fixes")
+# Keys that only editors have: a settings file, and what is measured how.
+OWN_KEYS = ("configuration", "measure")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +38,33 @@ class Options:
             raise OomlintError(f"{ORIGIN}: `configuration` names no file: {name}")
         return path
 
+    def measuring(self) -> tuple[list[str] | None, list[str] | None]:
+        """Options of `oomlint verify` and arguments of scripts; None what is no list of strings."""
+        table = self.measure()
+        return strings(table.get("options", [])), strings(table.get("arguments", []))
+
+    def has_lenses(self) -> bool:
+        return self.measure().get("lens") is not False
+
+    def measure(self) -> Mapping[str, Any]:
+        table = dict(self.values).get("measure")
+        return table if isinstance(table, Mapping) else {}
+
     def tables(self) -> tuple[Table, ...]:
         """The table of the settings that stand beside `configuration`. Raises OomlintError."""
-        keyed = {kebab(key): value for key, value in self.values if key != "configuration"}
+        keyed = {kebab(key): value for key, value in self.values if key not in OWN_KEYS}
         for key in WITHOUT_MEANING:
             if key in keyed:
                 raise OomlintError(f"{ORIGIN}: `{key}` means nothing in an editor")
         if not keyed:
             return ()
         return (checked_table(keyed, ORIGIN, str(self.folder), lambda *keys: ORIGIN),)
+
+
+def strings(value: object) -> list[str] | None:
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return value
+    return None
 
 
 def kebab(name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from oomlint.lsp import actions
 from oomlint.lsp.diagnostics import Abilities, diagnostics
 from oomlint.lsp.dispatch import Stale, Urgency, Worker
 from oomlint.lsp.documents import Document
+from oomlint.lsp.measuring import Measuring
 from oomlint.lsp.options import Options, options
 from oomlint.lsp.worker import Refused, Request
 
@@ -67,6 +68,7 @@ class Server(LanguageServer):
         self.running: dict[str, Running] = {}
         self.recent: dict[str, dict[str, FileResult]] = {}
         self.worker = Worker()
+        self.measuring = Measuring()
         self.complaints: dict[str, str] = {}
         self.pending: dict[str, asyncio.TimerHandle] = {}
         self.tasks: set[asyncio.Task[None]] = set()
@@ -179,12 +181,12 @@ class Server(LanguageServer):
             self.recent.pop(uri, None)
             self.schedule(uri, DISK_REST_S, Urgency.AROUND)
         if outdated and self.pulls and self.client_can("workspace.diagnostics.refresh_support"):
-            self.run(self.refresh())
+            self.run(self.unless_refused(self.workspace_diagnostic_refresh_async(None)))
 
-    async def refresh(self) -> None:
-        """Tells a client that pulls diagnostics to do so again."""
+    async def unless_refused(self, request: Awaitable[Any]) -> None:
+        """Waits for a reply to a request that a client may refuse."""
         with contextlib.suppress(JsonRpcException):
-            await self.workspace_diagnostic_refresh_async(None)
+            await request
 
     def may_rest_on(self, uri: str, changed: frozenset[Path] | None) -> bool:
         known = self.checked.get(uri)
@@ -284,9 +286,15 @@ class Server(LanguageServer):
         """Shows why a document has no findings, once and not at every key."""
         if self.complaints.get(uri) != reason:
             self.complaints[uri] = reason
-            self.window_show_message(
-                types.ShowMessageParams(types.MessageType.Error, f"oomlint: {reason}")
-            )
+            self.show(reason, types.MessageType.Error)
+
+    def show(self, sentence: str, kind: types.MessageType) -> None:
+        self.window_show_message(types.ShowMessageParams(kind, f"oomlint: {sentence}"))
+
+    def refresh_lenses(self) -> None:
+        """Tells a client that shows lenses to ask for them again."""
+        if self.client_can("workspace.code_lens.refresh_support"):
+            self.run(self.unless_refused(self.workspace_code_lens_refresh_async(None)))
 
     async def fix_all_edit(self, document: Document) -> types.WorkspaceEdit | None:
         """All safe fixes as one edit, or None when there is nothing to change."""

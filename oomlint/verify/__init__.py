@@ -158,6 +158,7 @@ def verify_file(
     argv: tuple[str, ...] = (),
     limits: Limits | None = None,
     only: tuple[str, ...] = (),
+    lines: tuple[int, ...] = (),
     together: bool = False,
     quiet_stdout: bool = False,
     watch: Callable[[str], None] | None = None,
@@ -165,9 +166,9 @@ def verify_file(
     """Measures the fix of every finding in a file, or all of them at once.
 
     What runs is the file as a script with `argv`, or the `target` that uses the file; of a
-    function only the findings in what it reaches are measured. `only` holds codes. `watch` is told
-    what is being run. With `quiet_stdout` what the script prints goes to standard error. Raises
-    OomlintError.
+    function only the findings in what it reaches are measured. `only` holds codes, `lines` 1-based
+    rows; empty, they exclude nothing. `watch` is told what is being run. With `quiet_stdout` what
+    the script prints goes to standard error. Raises OomlintError.
     """
     from oomlint.verify.runner import Limits
     from oomlint.verify.targets import rows_reached, script
@@ -178,10 +179,11 @@ def verify_file(
     if target.function:
         rows = rows_reached(source.text, target.function)
         findings = tuple(item for item in findings if item.row in rows)
+    chosen = tuple(item for item in findings if not lines or item.row in lines)
     bench = Bench(target, limits, quiet_stdout, watch)
-    if together and findings:
-        return Report(path, target, limits, (measure_together(bench, source.text, findings),))
-    results = tuple(measure(bench, source.text, item, findings) for item in findings)
+    if together and chosen:
+        return Report(path, target, limits, (measure_together(bench, source.text, chosen),))
+    results = tuple(measure(bench, source.text, item, findings) for item in chosen)
     return Report(path, target, limits, results)
 
 
