@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
+import platform
 import re
 import subprocess
 import sys
@@ -13,7 +15,9 @@ from pathlib import Path
 
 from cases import Case, Spot, read_cases
 from corpus import CorpusError
-from tools import beside_python, check_json, rival
+from tools import RIVALS, beside_python, check_json, rival
+
+RESULTS = Path(__file__).resolve().parent / "results"
 
 # What each rival's rule claims, in the names of our catalogue; a rule that claims any of several
 # counts as right for each of them. Rules about other subjects claim nothing and are not counted.
@@ -121,10 +125,39 @@ def ask_oomlint(folder: Path) -> Reports:
     return reports
 
 
+def page(cases: Sequence[Case], scores: Sequence[Score], shared: Sequence[Score]) -> str:
+    """The table that is kept in results/, of which README.md tells."""
+    silent = sum(case.silent for case in cases)
+    lines = [
+        f"# oomlint and its rivals, {datetime.date.today().isoformat()}",
+        f"{', '.join(RIVALS)}; {len(cases)} marked files after public reports of such faults, which"
+        f" are no part of this repository; {silent} of them are right and must stay silent.",
+        "A finding on the marked line counts as found there, one of the right kind anywhere in the"
+        " file as found in the file. *Shared* counts faults for which a rival has a rule, too."
+        " oomlint was developed with these files at hand, its rivals were not.",
+        "\n".join(
+            [
+                "| tool | faults | found on the line | in the file | shared, in the file"
+                " | false alarms |",
+                "|---|--:|--:|--:|--:|--:|",
+                *(
+                    f"| {whole.tool} | {whole.expected} | {whole.on_the_line}"
+                    f" | {whole.in_the_file} | {part.in_the_file} of {part.expected}"
+                    f" | {len(whole.false_alarms)} |"
+                    for whole, part in zip(scores, shared, strict=True)
+                ),
+            ]
+        ),
+        f"`python bench/rivals.py FOLDER --write` on Python {platform.python_version()}.",
+    ]
+    return "\n\n".join(lines) + "\n"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--without-oomlint", action="store_true")
+    parser.add_argument("--write", action="store_true", help="keep the table in results/")
     options = parser.parse_args()
     cases = read_cases(options.folder)
     names = frozenset(spot.name for case in cases for spot in case.expected)
@@ -135,9 +168,12 @@ def main() -> int:
         asked.insert(0, ("oomlint", ask_oomlint))
     print(f"{len(cases)} files; 'theirs' counts the marks of rules that a rival has too")
     print(f"{'tool':16} {'expected':>8} {'on line':>8} {'in file':>8} {'theirs':>12} {'false':>6}")
+    scores, parts = [], []
     for tool, ask in asked:
         reports = ask(options.folder)
         total, shared = (score(tool, cases, reports, of) for of in (names, names & own))
+        scores.append(total)
+        parts.append(shared)
         theirs = f"{shared.in_the_file}/{shared.expected}"
         print(
             f"{tool:16} {total.expected:8} {total.on_the_line:8} {total.in_the_file:8} "
@@ -145,6 +181,9 @@ def main() -> int:
         )
         for name, report in total.false_alarms:
             print(f"    false alarm  {name}:{report.line}  {' or '.join(report.names)}")
+    if options.write:
+        name = f"rivals-{datetime.date.today().isoformat()}.md"
+        (RESULTS / name).write_text(page(cases, scores, parts), encoding="utf-8")
     return 0
 
 

@@ -15,6 +15,7 @@ from oomlint.rule import REPOSITORY, Claim, Rule, Severity
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "bench"))
 
+import pictures
 import proofs
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -56,6 +57,13 @@ def evidence(*of: docs.Proof, **verdicts: int) -> docs.Evidence:
 def test_the_generated_pages_are_up_to_date() -> None:
     outdated = [str(path.relative_to(ROOT)) for path in docs.outdated(PAGES, ROOT)]
     assert not outdated, f"run `python -m oomlint.docs`, which changes {', '.join(outdated)}"
+
+
+def test_the_picture_shows_what_the_command_prints() -> None:
+    drawn = pictures.drawn(pictures.printed(ROOT / "examples"))
+    outdated = "run `python bench/pictures.py --write`"
+    assert pictures.PICTURE.read_text(encoding="utf-8") == drawn, outdated
+    assert "OOM301" in drawn and "font-face" not in drawn
 
 
 def test_a_page_of_a_rule_that_is_gone_is_outdated(tmp_path: Path) -> None:

@@ -82,13 +82,14 @@ def run(folder: Path, store: Path, *arguments: str) -> subprocess.CompletedProce
     )
 
 
-def scratch(tmp_path: Path, hook_repository: Path, files: dict[str, str], *args: str) -> Path:
-    """A repository that uses the hook, with these files staged."""
+def scratch(
+    tmp_path: Path, hook_repository: Path, files: dict[str, str], hook: str = "oomlint"
+) -> Path:
+    """A repository that uses a hook, with these files staged."""
     folder = new_repository(tmp_path / "scratch")
     revision = git(hook_repository, "rev-parse", "HEAD").strip()
     (folder / ".pre-commit-config.yaml").write_text(
-        f"repos:\n- repo: {hook_repository}\n  rev: {revision}\n  hooks:\n"
-        f"  - id: oomlint\n    args: [{', '.join(args)}]\n"
+        f"repos:\n- repo: {hook_repository}\n  rev: {revision}\n  hooks:\n  - id: {hook}\n"
     )
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -111,7 +112,7 @@ def test_try_repo_shows_the_finding_and_fails(tmp_path: Path, hook_repository: P
 def test_with_fix_the_file_changes_and_the_next_run_passes(
     tmp_path: Path, hook_repository: Path, store: Path
 ) -> None:
-    folder = scratch(tmp_path, hook_repository, {"train.py": BAD}, "--fix")
+    folder = scratch(tmp_path, hook_repository, {"train.py": BAD}, "oomlint-fix")
     first = run(folder, store, "run")
     assert first.returncode == 1, first.stdout + first.stderr
     assert "@torch.no_grad()" in (folder / "train.py").read_text()
