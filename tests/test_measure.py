@@ -70,7 +70,7 @@ def test_what_is_alive_at_the_peak_by_kind_and_by_line(script: Path) -> None:
     assert sum(lines.values()) == held["requested_peak"] // KIB
     assert held["step"] == 4
     assert held["line"].startswith("train.py:1")
-    assert found["summary"]["growth"] == 64 * KIB
+    assert found["run"]["summary"]["growth"] == 64 * KIB
 
 
 def test_it_runs_to_its_own_end_unless_told(script: Path) -> None:

@@ -73,8 +73,9 @@ def measure(ctx: click.Context, /, file: Path, arguments: tuple[str, ...], **giv
     Runs FILE with ARGS once, to its own end, in a child process. Options of oomlint come before
     FILE. Exits with 1 where the script does not come to a good end.
     """
+    from oomlint.verify.document import measure_document
     from oomlint.verify.measure import Gauge
-    from oomlint.verify.measure_table import document, draw
+    from oomlint.verify.measure_table import draw
 
     check_script(file)
     output, as_json = given["output_file"], given["output_format"] == "json"
@@ -85,7 +86,7 @@ def measure(ctx: click.Context, /, file: Path, arguments: tuple[str, ...], **giv
         found = gauge.measure(file.name)
     color = wants_color(given["color"] or (ctx.obj or {}).get("color"), sys.stdout)
     if as_json or output is not None:
-        write_json(document(found), output, as_json)
+        write_json(measure_document(found), output, as_json)
     if not as_json:
         terminal, width = sys.stdout.isatty(), shutil.get_terminal_size().columns
         click.echo(draw(found, terminal=terminal, color=color, width=width), nl=False, color=color)

@@ -290,7 +290,8 @@ def progress(quiet: bool, verbose: bool = False) -> Iterator[Callable[[str], Non
 
 
 def write(report: Any, output: Path | None, as_json: bool, choice: str | None) -> None:
-    from oomlint.verify.table import document, draw
+    from oomlint.verify.document import document
+    from oomlint.verify.table import draw
 
     body = json.dumps(document(report), indent=2) if as_json or output is not None else ""
     if output is not None:

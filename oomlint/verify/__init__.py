@@ -30,6 +30,15 @@ class Comparison:
     before: Run
     after: Run
     verdict: Verdict
+    file: str = ""  # that was fixed
+    texts: tuple[str, str] = ("", "")  # of it, as they ran
+
+    @property
+    def diff(self) -> str:
+        """What the fix changes, as a unified diff."""
+        from oomlint.reports.diff import unified
+
+        return "".join(unified(Path(self.file).name, *self.texts))
 
     @property
     def losses(self) -> Losses | None:
@@ -122,7 +131,8 @@ class Bench:
             runs.append(run)
         if region is not None and ANYWHERE.issuperset(claims) and not any(r.steps for r in runs):
             return self.compare(before, after, claims, None, what)  # only workers run the region
-        return Comparison(runs[0], runs[1], compare(runs[0], runs[1], claims))
+        verdict = compare(runs[0], runs[1], claims)
+        return Comparison(runs[0], runs[1], verdict, str(self.target.file), (before, after))
 
 
 def compare_texts(
@@ -183,7 +193,7 @@ def verify_file(
     bench = Bench(target, limits, quiet_stdout, watch)
     if together and chosen:
         return Report(path, target, limits, (measure_together(bench, source.text, chosen),))
-    results = tuple(measure(bench, source.text, item, findings) for item in chosen)
+    results = tuple(measure_one(bench, source.text, item, findings) for item in chosen)
     return Report(path, target, limits, results)
 
 
@@ -213,7 +223,9 @@ def claims_of(findings: tuple[Finding, ...]) -> tuple[Claim, ...]:
     return tuple(dict.fromkeys(claims))
 
 
-def measure(bench: Bench, text: str, finding: Finding, findings: tuple[Finding, ...]) -> Measured:
+def measure_one(
+    bench: Bench, text: str, finding: Finding, findings: tuple[Finding, ...]
+) -> Measured:
     """One fix by itself; on top of the other fixes where these hide what it does.
 
     They do where the script raises without them, and where another finding keeps the same graph.

@@ -121,6 +121,7 @@ def prepare(order: Order, journal: Journal) -> Any:
     import torch
 
     from oomlint.verify.meters import CudaMeter, EmulatedMeter, Meter
+    from oomlint.verify.probing import begin
     from oomlint.verify.recorder import Recorder
 
     real = torch.cuda.is_available()
@@ -134,10 +135,8 @@ def prepare(order: Order, journal: Journal) -> Any:
         torch.cuda.init()
         meter, name = CudaMeter(), "cuda"
     journal.write(record.dump({"device": name, "torch": torch.__version__}))
-    if order.probe is not None:
-        from oomlint.verify import probing
-
-        journal.closing = probing.begin(meter)
+    account = begin(meter, journal.write)
+    journal.closing = account.close
     recorder = Recorder(
         meter,
         order.steps,
@@ -146,6 +145,7 @@ def prepare(order: Order, journal: Journal) -> Any:
         bounded=order.region is not None,
         iterations=order.iterations,
         several=bool(order.peers),
+        turn=account.turn,
     )
     recorder.install()
     return recorder
@@ -158,12 +158,9 @@ def emulate(order: Order, journal: Journal) -> Any:
     try:
         from oomlint.verify import emulation
         from oomlint.verify.profiles import EMULATED, PROFILES
-
-        profile = EMULATED if order.gpu is None else PROFILES[order.gpu]
-        if order.probe is None:
-            return emulation.install(order.capacity, profile)
         from oomlint.verify.watching import WatchedAllocator
 
+        profile = EMULATED if order.gpu is None else PROFILES[order.gpu]
         return emulation.install(order.capacity, profile, WatchedAllocator)
     except (AttributeError, ImportError, RuntimeError) as error:
         message = f"the emulated device does not work with torch {torch.__version__} ({error})"

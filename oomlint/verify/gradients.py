@@ -71,7 +71,7 @@ def values(gradient: torch.Tensor) -> torch.Tensor:
 def gradient_norm(parameters: list[torch.Tensor], norm_type: float = 2.0) -> float:
     """The norm over all gradients, summed in double precision; 0.0 where there are none."""
     norms = [
-        float(torch.linalg.vector_norm(values(p.grad).float(), norm_type))
+        float(torch.linalg.vector_norm(values(p.grad), norm_type, dtype=summed_in(p.grad)))
         for p in parameters
         if p.grad is not None
     ]
@@ -86,13 +86,24 @@ def zero_share(parameters: list[torch.Tensor]) -> float | None:
     """The share of the gradients' elements that are zero; None where there are no gradients."""
     found = [values(p.grad) for p in parameters if p.grad is not None]
     total = sum(gradient.numel() for gradient in found)
-    kept = sum(int(torch.count_nonzero(gradient)) for gradient in found)
+    kept = sum(int(torch.count_nonzero(on_host(gradient))) for gradient in found)
     return 1 - kept / total if total else None
+
+
+def summed_in(gradient: torch.Tensor) -> torch.dtype | None:
+    """Halves are summed as float32, without a copy on the device."""
+    return torch.float32 if gradient.dtype in (torch.float16, torch.bfloat16) else None
+
+
+def on_host(tensor: torch.Tensor) -> torch.Tensor:
+    """Counting on a real device would make its cache grow."""
+    return tensor.cpu() if tensor.is_cuda and torch.version.cuda else tensor
 
 
 def copied(parameter: torch.Tensor) -> torch.Tensor:
     plain = parameter.detach()
-    return plain.cpu() if plain.is_cuda and torch.version.cuda else plain.clone()
+    there = on_host(plain)
+    return plain.clone() if there is plain else there
 
 
 def update_norm(after: list[torch.Tensor], before: list[torch.Tensor]) -> float:

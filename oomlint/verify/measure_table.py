@@ -1,19 +1,16 @@
-"""Draws one measurement: for a terminal or a pipe, and as a document for machines."""
+"""Draws one measurement for a terminal or a pipe."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
-from typing import Any
 
 from oomlint.verify.compare import summarise
 from oomlint.verify.drawing import Drawing
 from oomlint.verify.holdings import Share, confidence
-from oomlint.verify.measure import TO_THE_END, Measurement
-from oomlint.verify.record import FINISHED, ITERATION, STOPPED, Run, plain
+from oomlint.verify.measure import Measurement
+from oomlint.verify.record import FINISHED, ITERATION, STOPPED, Run
 from oomlint.verify.series import main_steps, size, warm
 
-FORMAT_VERSION = 1
 LINES = 10
 
 
@@ -107,23 +104,3 @@ def share_rows(shares: tuple[Share, ...], whole: int) -> Iterator[tuple[str, ...
         name, total = f"{len(rest)} more", sum(share.size for share in rest)
         blocks = sum(share.blocks for share in rest)
         yield name, size(total), f"{total / whole:.0%}", f"{blocks:,}"
-
-
-def document(found: Measurement) -> dict[str, Any]:
-    """Everything as JSON values."""
-    limits = asdict(found.limits)
-    if limits["steps"] == TO_THE_END:
-        limits["steps"] = None
-    values = plain(
-        {
-            "version": FORMAT_VERSION,
-            "filename": str(found.path),
-            "arguments": list(found.argv),
-            "limits": limits,
-            "confidence": confidence(found.held),
-            "summary": asdict(summarise(found.run, None)),
-            "run": asdict(found.run),
-        }
-    )
-    assert isinstance(values, dict)
-    return values

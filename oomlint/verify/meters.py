@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from oomlint.verify.device import Device
+from oomlint.verify.history import MEASURING
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +75,20 @@ class EmulatedMeter:
 
 
 class CudaMeter:
+    """Measuring takes memory of the device, too: peaks leave out what comes while paused."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.requested = self.allocated = 0  # peaks up to the last pause
+        self.tell = getattr(torch.cuda.memory, "_set_memory_metadata", lambda words: None)
+
     def memory(self) -> Memory:
         stats = torch.cuda.memory_stats()
         return Memory(
             stats.get("requested_bytes.all.current", 0),
-            stats.get("requested_bytes.all.peak", 0),
+            max(self.requested, stats.get("requested_bytes.all.peak", 0)),
             stats.get("allocated_bytes.all.current", 0),
-            stats.get("allocated_bytes.all.peak", 0),
+            max(self.allocated, stats.get("allocated_bytes.all.peak", 0)),
             stats.get("reserved_bytes.all.current", 0),
             stats.get("allocation.all.current", 0),
             stats.get("num_device_alloc", 0),
@@ -89,11 +97,23 @@ class CudaMeter:
         )
 
     def reset_peak(self) -> None:
+        self.requested = self.allocated = 0
         torch.cuda.reset_peak_memory_stats()
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        yield
+        if self.depth == 0:
+            memory = self.memory()
+            self.requested, self.allocated = memory.requested_peak, memory.allocated_peak
+            self.tell(MEASURING)
+        self.depth += 1
+        try:
+            yield
+        finally:
+            self.depth -= 1
+            if self.depth == 0:
+                self.tell("")
+                torch.cuda.reset_peak_memory_stats()
 
     def host(self) -> int:
         return resident_bytes()

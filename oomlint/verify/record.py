@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, astuple, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from oomlint.verify.holdings import Holdings
+from oomlint.verify.ledger import Held, Span
 
 OPTIMIZER = "optimizer step"
 ITERATION = "iteration"
@@ -100,7 +102,10 @@ class Run:
     warnings: tuple[str, ...] = ()  # that point at the script, once each
     other: tuple[Step, ...] | None = None  # of a second run, from another seed
     peers: tuple[tuple[Step, ...], ...] = ()  # steps of the other ranks; `steps` are the first's
-    holdings: Holdings | None = None  # of the whole run, where a probe asked for it
+    holdings: Holdings | None = None  # of the whole run, where it came to its end
+    # The device's memory in order of time; the span of step n belongs to `steps[n - 1]`.
+    spans: tuple[Span, ...] = ()
+    lines: Mapping[str, str] = field(default_factory=dict)  # what is written there, by `file:row`
 
     @property
     def measured(self) -> bool:
@@ -122,8 +127,24 @@ def plain(value: Any) -> Any:
     return value
 
 
+SPAN_FIELDS = tuple(field.name for field in fields(Span))
+
+
 def step_line(step: Step) -> str:
     return dump({"step": asdict(step)})
+
+
+def span_line(span: Span, lines: Mapping[str, str]) -> str:
+    """A span, and what is written on lines that no span had before."""
+    entry = {name: getattr(span, name) for name in SPAN_FIELDS}
+    rows = {name: [astuple(held) for held in entry[name]] for name in ("at_peak", "at_end")}
+    return dump({"span": {**entry, **rows}, "lines": lines})
+
+
+def span_from(entry: dict[str, Any]) -> Span:
+    rows = {name: tuple(Held(*row) for row in entry[name]) for name in ("at_peak", "at_end")}
+    curves = {name: tuple(entry[name]) for name in ("allocated", "reserved")}
+    return Span(**{**entry, **rows, **curves})
 
 
 def load(path: Path) -> tuple[dict[str, Any], tuple[Step, ...], Ending | None]:
@@ -142,6 +163,9 @@ def load(path: Path) -> tuple[dict[str, Any], tuple[Step, ...], Ending | None]:
             break  # the line that was being written when the child died
         if "step" in entry:
             steps.append(step_from(entry["step"]))
+        elif "span" in entry:
+            head.setdefault("spans", []).append(span_from(entry["span"]))
+            head.setdefault("lines", {}).update(entry["lines"])
         elif "warning" in entry:
             head.setdefault("warnings", []).append(entry["warning"])
         elif "ending" in entry:

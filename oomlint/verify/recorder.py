@@ -55,8 +55,11 @@ class Recorder:
         bounded: bool = False,
         iterations: bool = True,
         several: bool = False,
+        turn: Callable[[int], None] = lambda step: None,
     ) -> None:
-        self.meter, self.wanted, self.emit, self.stop = meter, wanted, emit, stop
+        """`turn` is told the number of a step that is over, or 0 where one may begin."""
+        self.meter, self.wanted, self.emit, self.stop, self.turn = meter, wanted, emit, stop, turn
+        self.recorded = 0
         self.process, self.thread = os.getpid(), threading.get_ident()
         self.followers: dict[int, Follower] = {}
         self.order = 0
@@ -442,6 +445,7 @@ class Recorder:
 
     def start(self) -> None:
         self.computed = []
+        self.turn(0)
         self.meter.reset_peak()
         memory = self.meter.memory()
         self.allocations = memory.device_allocations
@@ -473,6 +477,7 @@ class Recorder:
         )
         self.recorded += 1
         self.emit(step)
+        self.turn(self.recorded)
         self.start()
 
 

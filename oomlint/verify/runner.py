@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +127,7 @@ def run_of(
     """What the ranks left behind, told by the first; it ends as the first that fails does."""
     head, steps, own = ranks[0]
     unit = chosen_unit(steps)
+    numbers = numbered(steps, unit)
     bad = [(top["moment"], end) for top, _, end in ranks if end and end.kind not in GOOD]
     failed = min(bad, key=lambda pair: pair[0])[1] if bad else None
     return Run(
@@ -137,6 +138,8 @@ def run_of(
         ending=ending or failed or own or Ending(record.KILLED, "ended without a word"),
         warnings=tuple(dict.fromkeys(head.get("warnings", ()))),
         holdings=from_entry(head["holdings"]) if "holdings" in head else None,
+        spans=tuple(replace(s, step=numbers.get(s.step, 0)) for s in head.get("spans", ())),
+        lines=head.get("lines", {}),
         peers=tuple(
             tuple(step for step in others if step.unit == unit) for _, others, _ in ranks[1:]
         ),
@@ -146,6 +149,12 @@ def run_of(
 def chosen_unit(steps: tuple[record.Step, ...]) -> str:
     """Iterations only where the loop never went backward: then they come last."""
     return steps[-1].unit if steps else record.OPTIMIZER
+
+
+def numbered(steps: tuple[record.Step, ...], unit: str) -> dict[int, int]:
+    """The numbers of the chosen steps by the numbers among all of them."""
+    chosen = [number for number, step in enumerate(steps, 1) if step.unit == unit]
+    return {number: place for place, number in enumerate(chosen, 1)}
 
 
 def supervise(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from statistics import median
 
@@ -41,7 +41,11 @@ def warm(steps: tuple[Step, ...]) -> tuple[Step, ...]:
 
 def growth(steps: tuple[Step, ...], value: Callable[[Step], float], least: float) -> float | None:
     """Growth per step, 0.0 where it is not steady, None where no two steps follow each other."""
-    differences = rises(steps, value)
+    return steady(rises(steps, value), least)
+
+
+def steady(differences: Sequence[float], least: float) -> float | None:
+    """The median of differences of which most are at least so large; 0.0 if they are not."""
     if not differences:
         return None
     rising = sum(difference >= least for difference in differences)

@@ -1,9 +1,8 @@
-"""Draws what was measured: one table for a terminal or a pipe, one document for machines."""
+"""Draws what was measured: one table for a terminal or a pipe."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 from oomlint.verify import Measured, Report
@@ -12,11 +11,10 @@ from oomlint.verify.compare import (
     summarise,
 )
 from oomlint.verify.losses import Losses
-from oomlint.verify.record import ITERATION, Run, plain
+from oomlint.verify.record import ITERATION, Run
 from oomlint.verify.series import size
 from oomlint.verify.verdict import CONFIRMED, NO_EFFECT, NOT_MEASURED, REFUTED
 
-FORMAT_VERSION = 1
 STYLES = {CONFIRMED: "green", NO_EFFECT: "yellow", REFUTED: "red", NOT_MEASURED: "magenta"}
 UNKNOWN = "-"
 
@@ -153,44 +151,3 @@ def draw(report: Report, *, terminal: bool, color: bool, width: int | None) -> s
 
 def strip_ends(text: str) -> str:
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
-
-
-def document(report: Report) -> dict[str, Any]:
-    """Everything as JSON values: verdicts, summaries and the records of every step."""
-    return {
-        "version": FORMAT_VERSION,
-        "filename": str(report.path),
-        "target": asdict(report.target),
-        "limits": asdict(report.limits),
-        "results": [result_document(measured) for measured in report.results],
-    }
-
-
-def result_document(measured: Measured) -> dict[str, Any]:
-    found, verdict = measured.comparison, measured.verdict
-    losses = found.losses if found else None
-    return {
-        "findings": [
-            {
-                "code": item.code,
-                "name": item.name,
-                "message": item.message,
-                "location": {"row": item.row, "column": item.column},
-                "fix": item.fix.title if item.fix else None,
-            }
-            for item in measured.findings
-        ],
-        "verdict": verdict.kind,
-        "reason": verdict.reason,
-        "claim": verdict.claim.value if verdict.claim else None,
-        "optimizer": verdict.optimizer,
-        "losses": {"equal": losses.equal, **asdict(losses)} if losses else None,
-        "before": run_document(found.before, verdict.optimizer) if found else None,
-        "after": run_document(found.after, verdict.optimizer) if found else None,
-    }
-
-
-def run_document(run: Run, optimizer: int | None) -> dict[str, Any]:
-    values = plain({**asdict(run), "summary": asdict(summarise(run, optimizer))})
-    assert isinstance(values, dict)
-    return values

@@ -31,7 +31,10 @@ EARLY = tuple(
     "PYTHON LD_ LANG LC_ HOME OMP_ GOMP_ KMP_ MKL_ OPENBLAS_ NUMEXPR_ MALLOC_ GLIBC_ TORCH PYTORCH"
     " ATEN_ CUDA NVIDIA HIP ROCR".split()
 )
-LOADED = ("torch", *(f"oomlint.verify.{name}" for name in ("emulation", "recorder", "sandbox")))
+LOADED = (
+    "torch",
+    *(f"oomlint.verify.{name}" for name in ("emulation", "probing", "recorder", "sandbox")),
+)
 KEPT = 2
 PATIENCE = 120.0
 MESSAGE = 1 << 20

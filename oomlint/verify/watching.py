@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gc
+import linecache
 import os
 import site
 import sys
 import sysconfig
-from collections import defaultdict
+import threading
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -27,38 +28,25 @@ from oomlint.verify.blocks import Block
 from oomlint.verify.device import TAG, Device, storages
 from oomlint.verify.doubts import doubts
 from oomlint.verify.holdings import Holdings, Share
+from oomlint.verify.ledger import Entry, Ledger, Span
 from oomlint.verify.meters import Meter
 
-MOST_EVENTS = 1 << 18  # that wait to be looked through
 MOST_LINES = 40
 
 
-@dataclass(slots=True, eq=False)
-class Taken:
-    """One request that the allocator served."""
-
-    serial: int
-    size: int  # requested bytes
-    line: str
-    kind: str
-
-
 class Watcher:
-    """Knows what is alive, and what was at the highest peak of requested bytes."""
+    """Accounts for every block by the line that took it and by what it is for."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, shares: int) -> None:
         self.device = device
         self.places = Places()
+        self.ledger = Ledger(shares)
+        self.taken: dict[Block, tuple[int, Entry]] = {}
         self.serials = count()
-        self.taken: dict[Block, Taken] = {}
-        self.alive: dict[int, Taken] = {}
-        self.events: list[tuple[Taken, bool]] = []
-        self.size = 0  # of what is alive before the events
-        self.peak = 0
+        # Blocks end anywhere, in the middle of the ledger's work, too: they queue.
+        self.events: deque[tuple[int, Entry | None, int]] = deque()
+        self.lock = threading.Lock()
         self.allocated = self.reserved = 0  # highest so far
-        self.at_peak: tuple[Taken, ...] = ()
-        self.maker: Taken | None = None
-        self.steps = self.peak_step = 0
         self.stepping = False
         register_optimizer_step_pre_hook(self.before_step)
         register_optimizer_step_post_hook(self.after_step)
@@ -66,19 +54,33 @@ class Watcher:
     # -- what the allocator tells
 
     def took(self, block: Block, allocator: WatchedAllocator) -> None:
-        taken = Taken(next(self.serials), block.requested, self.places.line(), self.kind())
-        self.taken[block] = taken
-        self.events.append((taken, True))
-        state = allocator._statistics
+        serial, state = next(self.serials), allocator._statistics
+        entry = Entry(block.size, self.places.line(), self.kind(), block.requested)
+        self.taken[block] = serial, entry
+        self.events.append((serial, entry, state.reserved.current))
         self.allocated = max(self.allocated, state.allocated.current)
         self.reserved = max(self.reserved, state.reserved.current)
-        if len(self.events) >= MOST_EVENTS:
-            self.settle()
+        self.settle()
 
     def gave(self, block: Block) -> None:
         taken = self.taken.pop(block, None)
         if taken is not None:
-            self.events.append((taken, False))
+            self.events.append((taken[0], None, 0))
+
+    def settle(self) -> None:
+        """Enters what has happened; whoever is at it already does it for others."""
+        if not self.lock.acquire(blocking=False):
+            return
+        try:
+            while self.events:
+                serial, entry, reserved = self.events.popleft()
+                if entry is None:
+                    self.ledger.lose(serial)
+                else:
+                    self.ledger.reserve(reserved)
+                    self.ledger.gain(serial, entry)
+        finally:
+            self.lock.release()
 
     def kind(self) -> str:
         """What a new block is taken for, as far as that is known by now."""
@@ -101,79 +103,76 @@ class Watcher:
         self.stepping = False
         self.note(optimizer)
         self.settle()
-        self.steps += 1
+        self.ledger.steps += 1
 
     def note(self, optimizer: Any) -> None:
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        self.mark(parameters, holdings.PARAMETER)
-        self.mark((p.grad for p in parameters if p.grad is not None), holdings.GRADIENT)
-        state = (value for values in optimizer.state.values() for value in flat(values))
-        self.mark(state, holdings.OPTIMIZER_STATE)
+        for tensor, kind in parts_of(optimizer):
+            self.mark(tensor, kind)
 
-    def note_modules(self) -> None:
-        """Models that no optimizer trains."""
-        for thing in gc.get_objects():
-            if issubclass(type(thing), torch.nn.Module):
-                parts = (*thing.parameters(recurse=False), *thing.buffers(recurse=False))
-                self.mark(parts, holdings.PARAMETER)
-
-    def mark(self, tensors: Iterable[Any], kind: str) -> None:
-        for tensor in tensors:
-            for storage in storages(tensor):
-                self.mark_block(getattr(getattr(storage, TAG, None), "block", None), kind)
+    def mark(self, tensor: torch.Tensor, kind: str) -> None:
+        for storage in storages(tensor):
+            self.mark_block(getattr(getattr(storage, TAG, None), "block", None), kind)
 
     def mark_block(self, block: Block | None, kind: str) -> None:
         taken = self.taken.get(block) if block is not None else None
         if taken is not None:
-            taken.kind = kind
+            taken[1].kind = kind
 
-    def settle(self) -> None:
-        """Looks through the events since the last time for a higher peak."""
-        events, self.events = self.events, []
-        size = self.size
-        highest, place = self.peak, -1
-        for index, (taken, came) in enumerate(events):
-            size += taken.size if came else -taken.size
-            if size > highest:
-                highest, place = size, index
-        if place >= 0:
-            for taken, came in events[: place + 1]:
-                self.apply(taken, came)
-            self.peak, self.at_peak = highest, tuple(self.alive.values())
-            self.maker, self.peak_step = events[place][0], self.steps
-        for taken, came in events[place + 1 :]:
-            self.apply(taken, came)
-        self.size = size
+    def mark_rest(self) -> None:
+        """What no optimizer tells."""
+        with self.device.paused():
+            for tensor in parts_of_modules():
+                self.mark(tensor, holdings.PARAMETER)
+        for hold in list(self.device.workspaces.values()):
+            self.mark_block(hold.block, holdings.WORKSPACE)
 
-    def apply(self, taken: Taken, came: bool) -> None:
-        if came:
-            self.alive[taken.serial] = taken
-        else:
-            self.alive.pop(taken.serial, None)
+    # -- accounts
 
-    # -- the end
+    def look(self) -> None:
+        return None  # it was told of every peak
+
+    def pending(self) -> bool:
+        self.settle()
+        return self.ledger.timeline.events > 0
+
+    def cut(self, step: int, shares: int) -> Span:
+        self.mark_rest()
+        self.settle()
+        self.ledger.shares = shares
+        self.ledger.reserve(self.device.allocator.statistics().reserved.current)
+        return self.ledger.cut(step)
+
+    def text(self, line: str) -> str:
+        return self.places.text(line)
 
     def holdings(self, meter: Meter) -> Holdings:
-        with self.device.paused():
-            self.note_modules()
-        for hold in self.device.workspaces.values():
-            self.mark_block(hold.block, holdings.WORKSPACE)
+        self.mark_rest()
         self.settle()
         state = self.device.allocator.statistics()
         return Holdings(
-            requested_peak=self.peak,
+            requested_peak=self.ledger.top.value,
             allocated_peak=self.allocated,
             reserved_peak=self.reserved,
             capacity=self.device.allocator.capacity,
             host=meter.host(),
             retries=state.retries,
             ooms=state.ooms,
-            step=self.peak_step,
-            line=self.maker.line if self.maker is not None else "",
-            kinds=shares((taken.kind, taken.size) for taken in self.at_peak),
-            lines=shares((taken.line, taken.size) for taken in self.at_peak)[:MOST_LINES],
             doubts=doubts(self.device.operators, self.device.profile),
+            **shares_at_top(self.ledger),
         )
+
+
+def shares_at_top(ledger: Ledger) -> dict[str, Any]:
+    """When requested bytes were highest, and by what kinds and lines."""
+    top = ledger.top
+    top.keep(ledger.live.values())
+    alive = top.entries or []
+    return {
+        "step": top.moment,
+        "line": top.maker.line if top.maker is not None else "",
+        "kinds": shares((entry.kind, entry.requested) for entry in alive),
+        "lines": shares((entry.line, entry.requested) for entry in alive)[:MOST_LINES],
+    }
 
 
 class WatchedAllocator(Allocator):
@@ -197,6 +196,7 @@ class Places:
 
     def __init__(self) -> None:
         self.known: dict[str, str] = {}  # what a line of each file begins with; empty: not theirs
+        self.files: dict[str, str] = {}  # the other way round
         own = sysconfig.get_paths()
         roots = {own[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
         roots |= {
@@ -214,10 +214,17 @@ class Places:
             start = self.known.get(name)
             if start is None:
                 start = self.known[name] = self.start(name)
+                self.files[start] = name
             if start:
                 return f"{start}{frame.f_lineno}"
             frame = frame.f_back  # type: ignore[assignment]
         return ""
+
+    def text(self, line: str) -> str:
+        """What is written on a line that was named."""
+        start, _, row = line.rpartition(":")
+        name = self.files.get(f"{start}:")
+        return linecache.getline(name, int(row)).strip() if name else ""
 
     def start(self, name: str) -> str:
         if not os.path.isfile(name) or os.path.realpath(name).startswith(self.foreign):
@@ -226,6 +233,24 @@ class Places:
             return f"{Path(name).relative_to(Path.cwd())}:"
         except ValueError:
             return f"{name}:"
+
+
+def parts_of(optimizer: Any) -> Iterator[tuple[torch.Tensor, str]]:
+    """The tensors that an optimizer knows, and what each is."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for parameter in parameters:
+        yield parameter, holdings.PARAMETER
+        if parameter.grad is not None:
+            yield parameter.grad, holdings.GRADIENT
+    for tensor in flat(dict(optimizer.state)):
+        yield tensor, holdings.OPTIMIZER_STATE
+
+
+def parts_of_modules() -> Iterator[torch.Tensor]:
+    """Parameters and buffers of all models, those that no optimizer trains included."""
+    for thing in gc.get_objects():
+        if issubclass(type(thing), torch.nn.Module):
+            yield from (*thing.parameters(recurse=False), *thing.buffers(recurse=False))
 
 
 def flat(value: Any) -> Iterator[torch.Tensor]:
