@@ -31,7 +31,15 @@ def test_the_session_starts_and_ends_as_the_protocol_says(tmp_path: Path) -> Non
         assert can["positionEncoding"] == "utf-16"
         assert can["textDocumentSync"]["openClose"] is True
         assert can["textDocumentSync"]["change"] == 2
-        assert can["codeActionProvider"]["codeActionKinds"] == ["quickfix", "source.fixAll.oomlint"]
+        assert can["codeActionProvider"]["codeActionKinds"] == [
+            "quickfix",
+            "source.fixAll.oomlint",
+            "notebook.source.fixAll.oomlint",
+        ]
+        assert can["executeCommandProvider"]["commands"] == [
+            "oomlint.measure",
+            "oomlint.applyAutofix",
+        ]
         assert can["codeActionProvider"]["resolveProvider"] is True
         assert client.leave() == 0
 

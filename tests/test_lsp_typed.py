@@ -5,37 +5,16 @@ pytest-lsp knows the capabilities of editors, and warns of what a server sends i
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-from lsp_client import OOMLINT, PLUGIN
 from lsprotocol import types
-
-pytest_lsp = pytest.importorskip("pytest_lsp")
+from typed_client import config, pytest_lsp
 
 TEXT = "kept = 0\nfor value in range(9):\n    kept += value  # noqa: OOM101\n"
 EDITORS = ("visual_studio_code", "neovim", "emacs")
 pytestmark = pytest.mark.filterwarnings("error::pytest_lsp.LspSpecificationWarning")
-
-
-def registering_client() -> Any:
-    """pytest-lsp's client, which by itself refuses what its editors would register."""
-    client = pytest_lsp.make_test_lsp_client()
-
-    @client.feature(types.CLIENT_REGISTER_CAPABILITY)
-    def register(params: types.RegistrationParams) -> None:
-        assert params.registrations
-
-    return client
-
-
-config = pytest_lsp.ClientServerConfig(
-    client_factory=registering_client,
-    server_command=[str(OOMLINT), "server"],
-    server_env={**os.environ, "PYTHONPATH": str(PLUGIN)},
-)
 
 
 @pytest_lsp.fixture(config=config, params=EDITORS)

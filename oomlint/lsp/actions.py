@@ -8,11 +8,15 @@ from itertools import pairwise
 
 from lsprotocol import types
 
-from oomlint.lsp.diagnostics import SOURCE
+from oomlint.lsp.diagnostics import SOURCE, Text
 from oomlint.lsp.documents import Document
 from oomlint.source import Source
 
 FIX_ALL = "source.fixAll.oomlint"
+# Of all cells at once: clients ask for `source` actions cell by cell, at the same time.
+FIX_ALL_CELLS = "notebook.source.fixAll.oomlint"
+Changes = dict[str, Sequence[types.TextEdit]]
+
 FIX_ALL_TITLE = "oomlint: Fix all auto-fixable problems"
 
 
@@ -22,13 +26,14 @@ def wanted(kind: str, only: Sequence[str] | None) -> bool:
 
 
 def quick_fixes(
-    document: Document,
+    document: Text,
+    uri: str,
     known: Sequence[types.Diagnostic],
     context: Sequence[types.Diagnostic],
     place: types.Range,
     versioned: bool,
 ) -> Iterator[types.CodeAction]:
-    """The remedies of the findings that the client names or that lie at `place`.
+    """The remedies of the findings that the client names or that lie at `place` of `uri`.
 
     `known` belongs to this version of the document, `context` may be older.
     """
@@ -50,12 +55,21 @@ def quick_fixes(
         edits, safe = data["edits"], data["is_preferred"]
         if edits:
             title = data["title"] if safe else f"{data['title']} (unsafe)"
-            yield quick_fix(
-                document, item, f"oomlint ({item.code}): {title}", edits, safe, versioned
-            )
+            changes = by_uri(uri, edits)
+            title = f"oomlint ({item.code}): {title}"
+            yield quick_fix(document, item, title, changes, safe, versioned)
     for item, data in at_place:
-        title = f"oomlint ({item.code}): Ignore on this line"
-        yield quick_fix(document, item, title, [data["noqa_edit"]], False, versioned)
+        if data["noqa_edit"]:
+            changes = by_uri(uri, [data["noqa_edit"]])
+            title = f"oomlint ({item.code}): Ignore on this line"
+            yield quick_fix(document, item, title, changes, False, versioned)
+
+
+def by_uri(uri: str, edits: Sequence[dict[str, object]]) -> Changes:
+    changes: dict[str, list[types.TextEdit]] = {}
+    for edit in edits:
+        changes.setdefault(str(edit.get("uri", uri)), []).append(text_edit(edit))
+    return {**changes}
 
 
 def span(place: types.Range) -> tuple[int, int, int, int]:
@@ -68,10 +82,10 @@ def overlap(one: types.Range, other: types.Range) -> bool:
 
 
 def quick_fix(
-    document: Document,
+    document: Text,
     item: types.Diagnostic,
     title: str,
-    edits: Sequence[dict[str, object]],
+    changes: Changes,
     preferred: bool,
     versioned: bool,
 ) -> types.CodeAction:
@@ -83,7 +97,7 @@ def quick_fix(
         kind=types.CodeActionKind.QuickFix,
         diagnostics=[bare],
         is_preferred=preferred or None,
-        edit=workspace_edit(document, [text_edit(edit) for edit in edits], versioned),
+        edit=workspace_edit(document, changes, versioned),
     )
 
 
@@ -94,8 +108,18 @@ def text_edit(edit: dict[str, object]) -> types.TextEdit:
     return types.TextEdit(types.Range(start, end), str(edit["newText"]))
 
 
-def whole_edit(document: Document, fixed: str, versioned: bool) -> types.WorkspaceEdit:
-    """The change from the document to `fixed`, as edits of the lines that differ."""
+def whole_edit(document: Text, fixed: str, versioned: bool) -> types.WorkspaceEdit:
+    """The change from the document to the body `fixed`, as edits of the lines that differ."""
+    after = document.parts_after(fixed)
+    changes = {part.uri: line_edits(part, text) for part, text in after}
+    return workspace_edit(
+        document, {uri: edits for uri, edits in changes.items() if edits}, versioned
+    )
+
+
+def line_edits(document: Document, fixed: str) -> list[types.TextEdit]:
+    if document.source.text == fixed:
+        return []
     before = keep_lines(document.source)
     after = keep_lines(Source(document.source.path, fixed))
     starts = (*document.source.line_starts, len(document.source.text))
@@ -106,7 +130,7 @@ def whole_edit(document: Document, fixed: str, versioned: bool) -> types.Workspa
         if tag != "equal":
             place = document.range(starts[first], starts[last])
             edits.append(types.TextEdit(place, "".join(after[new_first:new_last])))
-    return workspace_edit(document, edits, versioned)
+    return edits
 
 
 def keep_lines(source: Source) -> list[str]:
@@ -115,11 +139,15 @@ def keep_lines(source: Source) -> list[str]:
     return [source.text[start:end] for start, end in pairwise(starts)]
 
 
-def workspace_edit(
-    document: Document, edits: list[types.TextEdit], versioned: bool
-) -> types.WorkspaceEdit:
+def workspace_edit(document: Text, changes: Changes, versioned: bool) -> types.WorkspaceEdit:
     if not versioned:
-        return types.WorkspaceEdit(changes={document.uri: edits})
-    identifier = types.OptionalVersionedTextDocumentIdentifier(document.uri, document.version)
-    change = types.TextDocumentEdit(identifier, [*edits])
-    return types.WorkspaceEdit(document_changes=[change])
+        return types.WorkspaceEdit(changes=changes)
+    versions = {part.uri: part.version for part in document.parts}
+    return types.WorkspaceEdit(
+        document_changes=[
+            types.TextDocumentEdit(
+                types.OptionalVersionedTextDocumentIdentifier(uri, versions.get(uri)), [*edits]
+            )
+            for uri, edits in changes.items()
+        ]
+    )

@@ -10,12 +10,15 @@ from lsprotocol import types
 from pygls.workspace import PositionCodec
 
 from oomlint.lsp.documents import Document, document_uri
+from oomlint.lsp.notebooks import NotebookDocument
 from oomlint.rule import Edit, Finding, Safety, Severity, Waypoint
 from oomlint.source import Source, Unreadable, read
 from oomlint.suppressions import ignore_edit, noqa_row
 
 if TYPE_CHECKING:
     from oomlint.linter import FileResult
+
+Text = Document | NotebookDocument
 
 SOURCE = "oomlint"
 SEVERITIES = {
@@ -39,29 +42,34 @@ class Abilities:
 
 
 def diagnostics(
-    document: Document, result: FileResult, abilities: Abilities
-) -> list[types.Diagnostic]:
-    """One diagnostic a finding, or the syntax error."""
+    document: Text, result: FileResult, abilities: Abilities
+) -> dict[str, list[types.Diagnostic]]:
+    """One diagnostic a finding, and the syntax error, by the URI that each is published for."""
+    found: dict[str, list[types.Diagnostic]] = {part.uri: [] for part in document.parts}
     problem = result.problem
     if problem is not None and problem.row:
-        start = document.client_position(problem.row, problem.column)
-        end = document.client_position(problem.row, problem.column + 1)
-        return [
-            types.Diagnostic(
-                types.Range(start, end),
-                problem.message,
-                severity=types.DiagnosticSeverity.Error,
-                code="invalid-syntax",
-                source=SOURCE,
-            )
-        ]
-    return [diagnostic(document, finding, abilities) for finding in result.findings]
+        place = document.spot(problem.row, problem.column, problem.row, problem.column + 1)
+        item = types.Diagnostic(
+            place.range,
+            problem.message,
+            severity=types.DiagnosticSeverity.Error,
+            code="invalid-syntax",
+            source=SOURCE,
+        )
+        found.setdefault(place.uri, []).append(item)
+    for finding in result.findings:
+        place = document.place(finding.start, finding.end)
+        item = diagnostic(document, place, finding, abilities)
+        found.setdefault(place.uri, []).append(item)
+    return found
 
 
-def diagnostic(document: Document, finding: Finding, abilities: Abilities) -> types.Diagnostic:
+def diagnostic(
+    document: Text, place: types.Location, finding: Finding, abilities: Abilities
+) -> types.Diagnostic:
     help_line = f"\n\nhelp: {finding.fix.title}" if finding.fix else ""
     return types.Diagnostic(
-        document.range(finding.start, finding.end),
+        place.range,
         finding.message + help_line,
         severity=SEVERITIES[finding.severity],
         code=finding.code,
@@ -69,7 +77,7 @@ def diagnostic(document: Document, finding: Finding, abilities: Abilities) -> ty
         source=SOURCE,
         tags=[tag for tag in tags(finding) if tag in abilities.tags] or None,
         related_information=witness(document, finding.path) if abilities.related else None,
-        data=remedies(document, finding),
+        data=remedies(document, place.uri, finding),
     )
 
 
@@ -82,44 +90,51 @@ def tags(finding: Finding) -> list[types.DiagnosticTag]:
     return [types.DiagnosticTag.Deprecated] if finding.name.startswith(DEPRECATED) else []
 
 
-def remedies(document: Document, finding: Finding) -> dict[str, Any]:
-    """What a quick fix needs, as plain JSON: the client hands it back with its request."""
+def remedies(document: Text, uri: str, finding: Finding) -> dict[str, Any]:
+    """What a quick fix needs, as plain JSON: the client hands it back with its request.
+
+    An edit says its document only where that is not the finding's own: another cell.
+    """
     fix = finding.fix
     source = document.source
     silencing = ignore_edit(source, noqa_row(source, finding.row), [finding.code])
+    edits = [wire_edit(document, uri, edit) for edit in fix.edits] if fix else []
     return {
         "code": finding.code,
         "title": fix.title if fix else None,
-        "edits": [wire_edit(document, edit) for edit in fix.edits] if fix else [],
+        # All of a fix or nothing.
+        "edits": edits if all(edits) else [],
         "is_preferred": fix is not None and fix.safety is Safety.SAFE,
-        "noqa_edit": wire_edit(document, silencing),
+        "noqa_edit": wire_edit(document, uri, silencing),
     }
 
 
-def wire_edit(document: Document, edit: Edit) -> dict[str, Any]:
-    start, end = document.position(edit.start), document.position(edit.end)
+def wire_edit(document: Text, uri: str, edit: Edit) -> dict[str, Any] | None:
+    """The edit in terms of the protocol; None where it cannot be made."""
+    place = document.edit_at(edit)
+    if place is None:
+        return None
+    start, end = place.range.start, place.range.end
+    elsewhere = {} if place.uri == uri else {"uri": place.uri}
     return {
         "range": {
             "start": {"line": start.line, "character": start.character},
             "end": {"line": end.line, "character": end.character},
         },
         "newText": edit.content,
+        **elsewhere,
     }
 
 
-def witness(
-    document: Document, path: tuple[Waypoint, ...]
-) -> list[types.DiagnosticRelatedInformation]:
+def witness(document: Text, path: tuple[Waypoint, ...]) -> list[types.DiagnosticRelatedInformation]:
     """The waypoints, each at its place in this document or in another file of the project."""
-    places = {"": document}
+    places: dict[str, Text] = {"": document}
     for name in {point.filename for point in path} - {""}:
         places[name] = other_document(Path(name), document.codec)
     information = []
     for point in path:
         place = places[point.filename]
-        start = place.client_position(point.row, point.column)
-        end = place.client_position(point.end_row, point.end_column)
-        location = types.Location(place.uri, types.Range(start, end))
+        location = place.spot(point.row, point.column, point.end_row, point.end_column)
         information.append(types.DiagnosticRelatedInformation(location, point.what))
     return information
 

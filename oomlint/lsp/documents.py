@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from pygls import uris
 from pygls.workspace import PositionCodec
 from pygls.workspace.position_codec import ServerTextPosition
 
+from oomlint.rule import Edit
 from oomlint.source import Source
 
 
@@ -28,6 +30,36 @@ class Document:
 
     def range(self, start: int, end: int) -> types.Range:
         return types.Range(self.position(start), self.position(end))
+
+    @property
+    def body(self) -> str:
+        """What says all that a check rests on."""
+        return self.source.text
+
+    @property
+    def parts(self) -> Iterable[Document]:
+        """The documents that diagnostics are published for."""
+        return (self,)
+
+    def part(self, uri: str) -> Document | None:
+        return self if uri == self.uri else None
+
+    def place(self, start: int, end: int) -> types.Location:
+        return types.Location(self.uri, self.range(start, end))
+
+    def spot(self, row: int, column: int, end_row: int, end_column: int) -> types.Location:
+        """The place between two 1-based rows and columns, as findings tell them."""
+        start = self.client_position(row, column)
+        return types.Location(
+            self.uri, types.Range(start, self.client_position(end_row, end_column))
+        )
+
+    def edit_at(self, edit: Edit) -> types.Location | None:
+        return self.place(edit.start, edit.end)
+
+    def parts_after(self, body: str) -> list[tuple[Document, str]]:
+        """What a new body makes of each document."""
+        return [(self, body)]
 
     def client_position(self, row: int, column: int) -> types.Position:
         """A 1-based row and column in code points; past the end of the text it is the end."""
@@ -70,12 +102,12 @@ def open_document(item: types.TextDocumentItem, codec: PositionCodec, folder: Pa
     )
 
 
-def document_path(uri: str, folder: Path) -> Path:
+def document_path(uri: str, folder: Path, untitled: str = "untitled.py") -> Path:
     if uri.startswith("file:"):
         path = uris.to_fs_path(uri)
         if path:
             return Path(path)
-    return folder / "untitled.py"
+    return folder / untitled
 
 
 def document_uri(path: Path) -> str:

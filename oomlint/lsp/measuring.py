@@ -68,7 +68,9 @@ async def lenses_of(server: Server, uri: str) -> list[types.CodeLens] | None:
         return None
     document, state = checked.document, server.measuring
     path = document.source.path
-    if not document.uri.startswith("file:") or not server.options_of(path).has_lenses():
+    if not isinstance(document, Document) or not document.uri.startswith("file:"):
+        return None
+    if not server.options_of(path).has_lenses():
         return None
     if not is_runnable(document.source.text):
         return None
@@ -167,6 +169,8 @@ async def ask_and_run(server: Server, wish: Wish) -> None:
     if checked is None:
         raise Failed("that document is not open here")
     document = checked.document
+    if not isinstance(document, Document):
+        raise Failed("notebooks cannot be run; export it as a script")
     path = document.source.path
     if not has_torch(server, path):
         raise Failed(NO_TORCH)

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lsprotocol import types
-from pygls import uris
-from pygls.exceptions import JsonRpcException
-from pygls.lsp.server import LanguageServer
 
-from oomlint import __version__
 from oomlint.lsp import actions
-from oomlint.lsp.diagnostics import Abilities, diagnostics
+from oomlint.lsp.diagnostics import Text, diagnostics
 from oomlint.lsp.dispatch import Stale, Urgency, Worker
-from oomlint.lsp.documents import Document
 from oomlint.lsp.measuring import Measuring
-from oomlint.lsp.options import Options, options
+from oomlint.lsp.notebooks import NotebookDocument
+from oomlint.lsp.session import Session
 from oomlint.lsp.worker import Refused, Request
 
 if TYPE_CHECKING:
@@ -31,8 +26,6 @@ if TYPE_CHECKING:
 REST_S = 0.01
 # The same for changes on the disk, which come in larger bursts and from two sides.
 DISK_REST_S = 0.1
-# How long a client may take to say its settings before documents are checked without them.
-SETTINGS_LIMIT_S = 2.0
 SETTINGS_FILES = ("pyproject.toml", "oomlint.toml", ".oomlint.toml", "setup.py", "setup.cfg")
 # Texts of a document whose results are kept: what is undone or typed again is known.
 KEPT_RESULTS = 8
@@ -40,28 +33,34 @@ KEPT_RESULTS = 8
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The diagnostics of one version of a document, and the result that they show."""
+    """The diagnostics of one version of a document, by URI, and the result that they show."""
 
-    document: Document
-    diagnostics: list[types.Diagnostic]
+    document: Text
+    diagnostics: dict[str, list[types.Diagnostic]]
     result: FileResult | None
+
+    def at(self, uri: str) -> list[types.Diagnostic]:
+        return self.diagnostics.get(uri, [])
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
     """A check that is under way."""
 
-    document: Document
+    document: Text
     urgency: Urgency
     task: asyncio.Task[Checked | None]
 
 
-class Server(LanguageServer):
+class Server(Session):
     """A session with one editor."""
 
     def __init__(self) -> None:
-        super().__init__("oomlint", __version__)
-        self.documents: dict[str, Document] = {}
+        super().__init__()
+        self.documents: dict[str, Text] = {}
+        # The notebook of each cell, and what was last published for it.
+        self.notebooks: dict[str, str] = {}
+        self.published: dict[str, types.PublishDiagnosticsParams] = {}
         # The documents whose file was there before.
         self.on_disk: set[str] = set()
         self.checked: dict[str, Checked] = {}
@@ -71,93 +70,10 @@ class Server(LanguageServer):
         self.measuring = Measuring()
         self.complaints: dict[str, str] = {}
         self.pending: dict[str, asyncio.TimerHandle] = {}
-        self.tasks: set[asyncio.Task[None]] = set()
-        self.given = Options()
-        self.by_folder: dict[Path, Options] = {}
-        self.has_settings = asyncio.Event()
-        self.asked_to_stop = False
-
-    def client_can(self, path: str) -> Any:
-        """What the client declared at a dotted path of its capabilities, or None."""
-        value: Any = self.client_capabilities
-        for name in path.split("."):
-            value = getattr(value, name, None)
-        return value
-
-    @property
-    def versioned_edits(self) -> bool:
-        return bool(self.client_can("workspace.workspace_edit.document_changes"))
-
-    @property
-    def pulls(self) -> bool:
-        """Whether the client asks for diagnostics, so that none are published."""
-        return self.client_can("text_document.diagnostic") is not None
-
-    @property
-    def abilities(self) -> Abilities:
-        about = (
-            self.client_can("text_document.publish_diagnostics"),
-            self.client_can("text_document.diagnostic"),
-        )
-        tags = [getattr(item, "tag_support", None) for item in about]
-        return Abilities(
-            related=any(getattr(item, "related_information", None) for item in about),
-            tags=frozenset(tag for item in tags if item for tag in item.value_set),
-        )
-
-    @property
-    def folder(self) -> Path:
-        """Where documents without a file are taken to lie."""
-        return next(self.folders(), None) or Path(self.workspace.root_path or Path.cwd())
-
-    def folders(self) -> Iterator[Path]:
-        """The workspace's folders that lie on this machine."""
-        for uri in self.workspace.folders:
-            path = uris.to_fs_path(uri)
-            if path:
-                yield Path(path)
-
-    def options_of(self, path: Path) -> Options:
-        """The editor's settings for a file: those of the innermost folder that it lies in."""
-        around = [folder for folder in self.by_folder if path.is_relative_to(folder)]
-        if around:
-            return self.by_folder[max(around, key=lambda folder: len(folder.parts))]
-        return self.given
-
-    async def read_settings(self, pushed: object = None) -> None:
-        """Asks the client for its settings, folder by folder where it has several."""
-        if not self.client_can("workspace.configuration"):
-            if pushed is not None:
-                self.given = options(pushed, self.folder)
-            self.has_settings.set()
-            return
-        folders = list(dict.fromkeys(self.folders())) or [self.folder]
-        items = [
-            types.ConfigurationItem(scope_uri=folder.as_uri(), section="oomlint")
-            for folder in folders
-        ]
-        asked = self.workspace_configuration_async(types.ConfigurationParams(items))
-        try:
-            found = await asyncio.wait_for(asked, SETTINGS_LIMIT_S)
-        except Exception:  # whatever the client's reply is, there are settings in files
-            found = []
-        self.by_folder = {
-            folder: options(raw, folder)
-            for folder, raw in zip(folders, found, strict=False)
-            if raw is not None
-        }
-        self.has_settings.set()
-
-    def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Starts work that nobody waits for."""
-        task = asyncio.ensure_future(work)
-        # The loop itself holds its tasks weakly.
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
 
     def schedule(self, uri: str, rest: float, urgency: Urgency) -> None:
         """Has the document checked once nothing has asked for that for `rest` seconds."""
-        if self.pulls:
+        if self.pulls and not isinstance(self.documents.get(uri), NotebookDocument):
             return
         earlier = self.pending.pop(uri, None)
         if earlier is not None:
@@ -183,11 +99,6 @@ class Server(LanguageServer):
         if outdated and self.pulls and self.client_can("workspace.diagnostics.refresh_support"):
             self.run(self.unless_refused(self.workspace_diagnostic_refresh_async(None)))
 
-    async def unless_refused(self, request: Awaitable[Any]) -> None:
-        """Waits for a reply to a request that a client may refuse."""
-        with contextlib.suppress(JsonRpcException):
-            await request
-
     def may_rest_on(self, uri: str, changed: frozenset[Path] | None) -> bool:
         known = self.checked.get(uri)
         if changed is None or known is None or known.result is None:
@@ -204,20 +115,45 @@ class Server(LanguageServer):
         if document is None:
             return
         found = await self.check(document, urgency)
-        if found is not None and self.documents.get(uri) is document:
-            self.text_document_publish_diagnostics(
-                types.PublishDiagnosticsParams(uri, found.diagnostics, document.version)
-            )
+        if found is None or self.documents.get(uri) is not document:
+            return
+        for part in document.parts:
+            params = types.PublishDiagnosticsParams(part.uri, found.at(part.uri), part.version)
+            if isinstance(document, NotebookDocument):
+                # A key in one cell changes what is true of few others.
+                if self.published.get(part.uri) == params:
+                    continue
+                self.published[part.uri] = params
+            self.text_document_publish_diagnostics(params)
+
+    def withdraw(self, uris: Iterable[str]) -> None:
+        """Takes the diagnostics of cells away that are no more."""
+        for uri in uris:
+            self.notebooks.pop(uri, None)
+            self.published.pop(uri, None)
+            self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, []))
+
+    def document_of(self, uri: str) -> Text | None:
+        """The open document at a URI, of a cell its notebook."""
+        return self.documents.get(self.notebooks.get(uri, uri))
+
+    def forget(self, uri: str) -> Text | None:
+        """Drops all that is known of a document that was closed."""
+        self.on_disk.discard(uri)
+        for known in (self.checked, self.recent, self.complaints):
+            known.pop(uri, None)
+        return self.documents.pop(uri, None)
 
     async def latest(self, uri: str) -> Checked | None:
         """What is true of the document now, also if it changes while that is found out."""
+        uri = self.notebooks.get(uri, uri)
         while (document := self.documents.get(uri)) is not None:
             found = await self.check(document, Urgency.ASKED)
             if found is not None and self.documents.get(uri) is document:
                 return found
         return None
 
-    async def check(self, document: Document, urgency: Urgency) -> Checked | None:
+    async def check(self, document: Text, urgency: Urgency) -> Checked | None:
         """The diagnostics of this version; None when it is not wanted any more."""
         known = self.checked.get(document.uri)
         if known is not None and known.document is document:
@@ -229,7 +165,7 @@ class Server(LanguageServer):
         # Who asked may be cancelled; the others still wait for this check.
         return await asyncio.shield(running.task)
 
-    async def find(self, document: Document, urgency: Urgency) -> Checked | None:
+    async def find(self, document: Text, urgency: Urgency) -> Checked | None:
         uri = document.uri
 
         def is_wanted() -> bool:
@@ -239,13 +175,13 @@ class Server(LanguageServer):
             )
 
         answer: FileResult | str | Refused | Stale | None
-        answer = self.recent.get(uri, {}).get(document.source.text)
+        answer = self.recent.get(uri, {}).get(document.body)
         if answer is None:
             answer = await self.ask(document, urgency, is_wanted)
         if isinstance(answer, Stale):
             known = self.checked.get(uri)
             return known if known is not None and known.document is document else None
-        found: list[types.Diagnostic] = []
+        found: dict[str, list[types.Diagnostic]] = {}
         result = None
         if isinstance(answer, Refused):
             self.complain(uri, answer.reason)
@@ -263,23 +199,24 @@ class Server(LanguageServer):
                 self.remember(document, result)
         return checked
 
-    def remember(self, document: Document, result: FileResult) -> None:
+    def remember(self, document: Text, result: FileResult) -> None:
         kept = self.recent.setdefault(document.uri, {})
-        kept.pop(document.source.text, None)
-        kept[document.source.text] = result
+        kept.pop(document.body, None)
+        kept[document.body] = result
         while len(kept) > KEPT_RESULTS:
             del kept[next(iter(kept))]
 
     async def ask(
         self,
-        document: Document,
+        document: Text,
         urgency: Urgency,
         is_wanted: Callable[[], bool] = lambda: True,
         fix: bool = False,
     ) -> FileResult | str | Refused | Stale:
         await self.has_settings.wait()
-        source = document.source
-        request = Request(source.path, source.text, fix, options=self.options_of(source.path))
+        path = document.source.path
+        is_notebook = isinstance(document, NotebookDocument)
+        request = Request(path, document.body, is_notebook, fix, options=self.options_of(path))
         return await self.worker.ask(request, urgency, is_wanted)
 
     def complain(self, uri: str, reason: str) -> None:
@@ -288,22 +225,14 @@ class Server(LanguageServer):
             self.complaints[uri] = reason
             self.show(reason, types.MessageType.Error)
 
-    def show(self, sentence: str, kind: types.MessageType) -> None:
-        self.window_show_message(types.ShowMessageParams(kind, f"oomlint: {sentence}"))
-
-    def refresh_lenses(self) -> None:
-        """Tells a client that shows lenses to ask for them again."""
-        if self.client_can("workspace.code_lens.refresh_support"):
-            self.run(self.unless_refused(self.workspace_code_lens_refresh_async(None)))
-
-    async def fix_all_edit(self, document: Document) -> types.WorkspaceEdit | None:
+    async def fix_all_edit(self, document: Text) -> types.WorkspaceEdit | None:
         """All safe fixes as one edit, or None when there is nothing to change."""
         answer = await self.ask(document, Urgency.ASKED, fix=True)
         if isinstance(answer, Refused):
             self.complain(document.uri, answer.reason)
-        if not isinstance(answer, str) or answer == document.source.text:
+        if not isinstance(answer, str) or answer == document.body:
             return None
         now = self.documents.get(document.uri)
-        if now is None or now.source.text != document.source.text:
+        if now is None or now.body != document.body:
             return None
         return actions.whole_edit(document, answer, self.versioned_edits)

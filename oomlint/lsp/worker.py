@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from oomlint.errors import OomlintError
 from oomlint.lsp.options import Options
-from oomlint.source import Source
+from oomlint.source import Source, of_notebook
 
 if TYPE_CHECKING:
     from oomlint.linter import FileResult
@@ -50,10 +50,11 @@ def train(model: torch.nn.Module, loader, optimizer, criterion):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A text to check or, with `fix`, to apply the safe fixes to."""
+    """A text, of a notebook its JSON, to check or, with `fix`, to apply the safe fixes to."""
 
     path: Path
     text: str
+    is_notebook: bool = False
     fix: bool = False
     # Whether other files may have come, gone or changed since the last request.
     disk_changed: bool = False
@@ -80,16 +81,20 @@ def answer(request: Request) -> FileResult | str | Refused:
     from oomlint.analysis.project import forget_files
     from oomlint.fixer import fix_text
     from oomlint.linter import FileResult, check_source
+    from oomlint.notebook import read_notebook
 
     if request.disk_changed:
         forget_files()
     source = Source(request.path, request.text)
+    if request.is_notebook:
+        source = of_notebook(request.path, read_notebook(request.text))
     try:
         settings = settings_of(request)
         if any(pattern.covers(str(request.path)) for pattern in settings.exclude):
             return request.text if request.fix else FileResult(request.path)
         if request.fix:
-            return fix_text(source, settings, unsafe=False).text
+            fixed = fix_text(source, settings, unsafe=False).source
+            return fixed.notebook.document if fixed.notebook else fixed.text
         return check_source(source, settings)
     except OomlintError as error:
         return Refused(str(error))
