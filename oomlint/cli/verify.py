@@ -304,7 +304,8 @@ def write(report: Any, output: Path | None, as_json: bool, choice: str | None) -
             click.echo(body)
         return
     if not report.results:
-        click.echo(f"{report.path}: no findings, so there is nothing to measure")
+        where = f"{report.path}::{name}" if (name := report.target.function) else report.path
+        click.echo(f"{where}: no findings, so there is nothing to measure")
         return
     terminal = sys.stdout.isatty()
     color = wants_color(choice, sys.stdout)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from oomlint.verify.instrument import Region
     from oomlint.verify.losses import Losses
     from oomlint.verify.record import Run
-    from oomlint.verify.runner import Limits
+    from oomlint.verify.runner import Limits, StandIns
     from oomlint.verify.targets import Target
     from oomlint.verify.verdict import Verdict
 
@@ -82,29 +82,41 @@ class Bench:
     limits: Limits
     quiet_stdout: bool = False
     watch: Callable[[str], None] | None = None
+    find: Callable[[], StandIns] | None = None
+    stand_ins: StandIns | None = None
     done: dict[tuple[str, Region | None, bool, int], Run] = field(default_factory=dict)
 
     def run(
         self, text: str, region: Region | None, iterations: bool, what: str, later: int = 0
     ) -> Run:
         """Runs a text from the seed that is asked for, or from a later one."""
-        from oomlint.verify.runner import run_target
-
         key = (text, region, iterations, later)
         if key not in self.done:
-            if self.watch is not None:
-                self.watch(what)
-            with TemporaryDirectory(prefix="oomlint-") as folder:
-                self.done[key] = run_target(
-                    self.target,
-                    text,
-                    region,
-                    replace(self.limits, seed=self.limits.seed + later),
-                    Path(folder),
-                    iterations=iterations,
-                    quiet_stdout=self.quiet_stdout,
-                )
+            run = self.run_once(text, region, iterations, what, later)
+            if run.ending.error == LACKING and self.find is not None and self.stand_ins is None:
+                self.stand_ins = self.find()
+                run = self.run_once(text, region, iterations, what, later)
+            self.done[key] = run
         return self.done[key]
+
+    def run_once(
+        self, text: str, region: Region | None, iterations: bool, what: str, later: int
+    ) -> Run:
+        from oomlint.verify.runner import run_target
+
+        if self.watch is not None:
+            self.watch(what)
+        with TemporaryDirectory(prefix="oomlint-") as folder:
+            return run_target(
+                self.target,
+                text,
+                region,
+                replace(self.limits, seed=self.limits.seed + later),
+                Path(folder),
+                iterations=iterations,
+                quiet_stdout=self.quiet_stdout,
+                stand_ins=self.stand_ins,
+            )
 
     def compare(
         self, before: str, after: str, claims: tuple[Claim, ...], region: Region | None, what: str
@@ -191,10 +203,42 @@ def verify_file(
         findings = tuple(item for item in findings if item.row in rows)
     chosen = tuple(item for item in findings if not lines or item.row in lines)
     bench = Bench(target, limits, quiet_stdout, watch)
+    if target.function and chosen:
+        bench.find = lambda: stood_in_for(bench, source, chosen, settings.root)
     if together and chosen:
         return Report(path, target, limits, (measure_together(bench, source.text, chosen),))
     results = tuple(measure_one(bench, source.text, item, findings) for item in chosen)
     return Report(path, target, limits, results)
+
+
+# The ending of a run whose function is given too little.
+LACKING = "Lacking"
+
+
+def stood_in_for(
+    bench: Bench, source: Source, findings: tuple[Finding, ...], root: Path
+) -> StandIns:
+    """What the function runs with, before the fixes or else after them. Raises OomlintError."""
+    from oomlint.errors import OomlintError
+    from oomlint.fixer import apply_edits
+    from oomlint.verify import plan
+    from oomlint.verify.record import UNUSABLE
+    from oomlint.verify.runner import StandIns, find_guess
+
+    if bench.watch is not None:
+        bench.watch(f"{bench.target.name} with stand-ins")
+    path, name = Path(bench.target.file), bench.target.function
+    rows = tuple(item.row for item in findings)
+    planned = plan.as_entry(plan.plan_for(path, source.text, name, root, rows))
+    with TemporaryDirectory(prefix="oomlint-") as folder:
+        guess, ending = find_guess(bench.target, source.text, planned, bench.limits, Path(folder))
+    if guess is None and ending.kind == UNUSABLE:
+        after, _ = apply_edits(source.text, fixes_of(findings))
+        with TemporaryDirectory(prefix="oomlint-") as folder:
+            guess, _ = find_guess(bench.target, after, planned, bench.limits, Path(folder))
+    if guess is None:
+        raise OomlintError(ending.message or f"{bench.target.name} cannot be called")
+    return StandIns(planned, guess)
 
 
 def findings_of(path: Path, settings: Settings) -> tuple[Source, tuple[Finding, ...]]:

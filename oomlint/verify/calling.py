@@ -19,12 +19,16 @@ class CannotCall(Exception):
     """There are no arguments to call the function with; the message is one sentence."""
 
 
+class Lacking(CannotCall):
+    """Some parameters were given no value, and nothing was planned for them."""
+
+
 def lookup(module: types.ModuleType, name: str) -> Any:
-    """A function, or for a method what the class holds. Raises CannotCall."""
+    """A function by its qualified name. Raises CannotCall."""
     found: Any = module
     for part in name.split("."):
         try:
-            found = inspect.getattr_static(found, part)
+            found = getattr(found, part)
         except AttributeError:
             raise CannotCall(f"importing the file defines no `{name}`") from None
     return found

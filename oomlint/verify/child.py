@@ -44,6 +44,8 @@ class Order:
     iterations: bool = True  # whether the region's iterations may stand for steps
     peers: tuple[str, ...] = ()  # where the other ranks' records go
     probe: Probe | None = None  # of `measure`
+    plan: dict[str, Any] | None = None  # of the stand-ins for a function's parameters
+    guess: dict[str, Any] | None = None  # at their shapes; to be found where there is none
 
 
 def read_order(path: Path) -> Order:
@@ -64,7 +66,7 @@ class Journal:
 
     def __init__(self, path: str, peers: tuple[str, ...] = ()) -> None:
         self.peers = peers
-        self.closing: Callable[[], str] | None = None  # the line before the last
+        self.closing: list[Callable[[], str]] = []  # what is written before the last line
         self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def write(self, line: str) -> None:
@@ -72,8 +74,8 @@ class Journal:
 
     def end(self, ending: Ending) -> NoReturn:
         """Ends the process at once: no exit handler, no other thread and no worker runs on."""
-        if self.closing is not None:
-            self.write(self.closing())
+        for line in self.closing:
+            self.write(line())
         self.write(record.dump({"ending": asdict(ending), "moment": time.time()}))
         for stream in (sys.stdout, sys.stderr):
             try:
@@ -136,7 +138,7 @@ def prepare(order: Order, journal: Journal) -> Any:
         meter, name = CudaMeter(), "cuda"
     journal.write(record.dump({"device": name, "torch": torch.__version__}))
     account = begin(meter, journal.write)
-    journal.closing = account.close
+    journal.closing.append(account.close)
     recorder = Recorder(
         meter,
         order.steps,
@@ -211,7 +213,7 @@ def run(order: Order, recorder: Any, journal: Journal) -> Ending:
     listen(target.file, journal)
     try:
         if target.function:
-            call(target, programs.import_file(target, finder), recorder)
+            call(order, programs.import_file(target, finder), recorder, journal)
         else:
             programs.run_main(target, main, finder)
     except SyntaxError as error:
@@ -221,9 +223,8 @@ def run(order: Order, recorder: Any, journal: Journal) -> Ending:
     except CannotCall as error:
         if error.__cause__ is not None:
             show(error.__cause__)
-        return Ending(
-            record.UNUSABLE, f"{target.name} cannot be called: {str(error).splitlines()[0]}"
-        )
+        message = f"{target.name} cannot be called: {str(error).splitlines()[0]}"
+        return Ending(record.UNUSABLE, message, error=type(error).__name__)
     except SystemExit as error:
         return exited(error)
     except BaseException as error:
@@ -232,16 +233,39 @@ def run(order: Order, recorder: Any, journal: Journal) -> Ending:
     return Ending(record.FINISHED)
 
 
-def call(target: Target, module: Any, recorder: Any) -> None:
-    """Calls the target's function with what the harness gives. Raises CannotCall."""
-    from oomlint.verify import calling
+def call(order: Order, module: Any, recorder: Any, journal: Journal) -> None:
+    """Calls the target's function with what a harness gives, and with stand-ins for the rest.
 
+    With a plan but no guess it only finds the guess, and calls nothing. Raises CannotCall.
+    """
+    from oomlint.verify import calling, plan
+
+    target = order.target
     function = calling.lookup(module, target.function)
-    args, kwargs = calling.given_by(target, function)
-    needed = calling.missing(function, args, kwargs)
-    if needed:
-        raise calling.CannotCall(f"the harness gives nothing for `{needed[0]}`")
-    calling.call_until_done(lambda: function(*args, **kwargs), lambda: recorder.recorded)
+    given = calling.given_by(target, function) if target.harness else ((), {})
+    lacking = calling.missing(function, *given)
+    if order.plan is None:
+        if lacking:
+            raise calling.Lacking(f"it is given nothing for `{lacking[0]}`")
+        calling.call_until_done(lambda: function(*given[0], **given[1]), lambda: recorder.recorded)
+        return
+    from oomlint.verify import standing
+
+    stand_in = standing.Standing(target, module, function, given, plan.from_entry(order.plan))
+    if order.guess is None:
+        found = stand_in.find(recorder, lambda error: fault(error, target.file))
+        journal.write(record.dump({"guess": standing.as_entry(found)}))
+        return
+    called, builder = stand_in.call_of(standing.from_entry(order.guess), order.steps)
+    # Settings are given out while the function asks for them.
+    journal.closing.append(lambda: record.dump({"stood": standing.said(builder)}))
+    calling.call_until_done(called, lambda: recorder.recorded)
+
+
+def fault(error: BaseException, file: str) -> tuple[str, int | None]:
+    """What went wrong, and at which row of the file."""
+    ending = exited(error) if isinstance(error, SystemExit) else raised(error, file)
+    return ending.message, ending.row
 
 
 def listen(file: str, journal: Journal) -> None:

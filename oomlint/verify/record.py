@@ -106,6 +106,8 @@ class Run:
     # The device's memory in order of time; the span of step n belongs to `steps[n - 1]`.
     spans: tuple[Span, ...] = ()
     lines: Mapping[str, str] = field(default_factory=dict)  # what is written there, by `file:row`
+    # Parameters of a function that were stood in for: name, by what, how its part was known.
+    stood: tuple[tuple[str, str, str], ...] = ()
 
     @property
     def measured(self) -> bool:

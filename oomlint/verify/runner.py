@@ -57,6 +57,14 @@ class Limits:
     afresh: bool = False  # every run loads torch itself, which takes seconds
 
 
+@dataclass(frozen=True, slots=True)
+class StandIns:
+    """What stands in for a function's parameters: the plan, and the guess that it runs with."""
+
+    plan: dict[str, Any]
+    guess: dict[str, Any]
+
+
 Child = subprocess.Popen[bytes] | warm.Forked
 
 
@@ -86,6 +94,7 @@ def run_target(
     iterations: bool = True,
     quiet_stdout: bool = False,
     probe: Probe | None = None,
+    stand_ins: StandIns | None = None,
 ) -> Run:
     """Runs a target with `text` in place of its file's and returns what was measured.
 
@@ -93,37 +102,62 @@ def run_target(
     `iterations` allows the region's iterations to be the steps where nothing is trained in it.
     With `quiet_stdout` the child's standard output goes to standard error.
     """
+    order = Order(
+        target=target,
+        text="",
+        out="",
+        steps=limits.steps,
+        seed=limits.seed,
+        device=limits.device,
+        capacity=limits.capacity,
+        gpu=limits.gpu,
+        writes=limits.writes,
+        region=region,
+        iterations=iterations,
+        probe=probe,
+        plan=stand_ins.plan if stand_ins else None,
+        guess=stand_ins.guess if stand_ins else None,
+    )
+    ranks, ending = carry_out(order, text, limits, folder, quiet_stdout)
+    return run_of(ranks, ending, limits)
+
+
+def find_guess(
+    target: Target,
+    text: str,
+    plan: dict[str, Any],
+    limits: Limits,
+    folder: Path,
+) -> tuple[dict[str, Any] | None, Ending]:
+    """Tries, on the emulated device, what can stand in for a function's parameters."""
+    seed, writes = limits.seed, limits.writes
+    order = Order(target, "", "", limits.steps, seed, "emulated", writes=writes, plan=plan)
+    ranks, ending = carry_out(order, text, replace(limits, ranks=1), folder, True)
+    run = run_of(ranks, ending, limits)
+    return ranks[0][0].get("guess"), run.ending
+
+
+Left = tuple[dict[str, Any], tuple[record.Step, ...], Ending | None]
+
+
+def carry_out(
+    order: Order, text: str, limits: Limits, folder: Path, quiet_stdout: bool
+) -> tuple[list[Left], Ending | None]:
+    """Has each rank carry out an order with a text; what they left, and what only we know."""
     copy = folder / "text.py"
     copy.write_text(text, "utf-8")
     ranks = range(limits.ranks)
     records = [folder / f"record{rank}.jsonl" for rank in ranks]
     orders = [folder / f"order{rank}.json" for rank in ranks]
     for rank in ranks:
-        order = Order(
-            target=target,
-            text=str(copy),
-            out=str(records[rank]),
-            steps=limits.steps,
-            seed=limits.seed,
-            device=limits.device,
-            capacity=limits.capacity,
-            gpu=limits.gpu,
-            writes=limits.writes,
-            region=region,
-            iterations=iterations,
-            probe=probe,
-            peers=tuple(str(path) for path in records if path != records[rank]),
-        )
-        write_order(orders[rank], order)
+        peers = tuple(str(path) for path in records if path != records[rank])
+        own = replace(order, text=str(copy), out=str(records[rank]), peers=peers)
+        write_order(orders[rank], own)
     ending = supervise(orders, records, folder, limits, quiet_stdout)
-    return run_of([record.load(path) for path in records], ending, limits)
+    return [record.load(path) for path in records], ending
 
 
-def run_of(
-    ranks: list[tuple[dict[str, Any], tuple[record.Step, ...], Ending | None]],
-    ending: Ending | None,
-    limits: Limits,
-) -> Run:
+def run_of(ranks: list[Left], ending: Ending | None, limits: Limits) -> Run:
     """What the ranks left behind, told by the first; it ends as the first that fails does."""
     head, steps, own = ranks[0]
     unit = chosen_unit(steps)
@@ -137,6 +171,7 @@ def run_of(
         steps=tuple(step for step in steps if step.unit == unit),
         ending=ending or failed or own or Ending(record.KILLED, "ended without a word"),
         warnings=tuple(dict.fromkeys(head.get("warnings", ()))),
+        stood=tuple(tuple(one) for one in head.get("stood", ())),
         holdings=from_entry(head["holdings"]) if "holdings" in head else None,
         spans=tuple(replace(s, step=numbers.get(s.step, 0)) for s in head.get("spans", ())),
         lines=head.get("lines", {}),

@@ -17,6 +17,8 @@ from oomlint.verify.verdict import CONFIRMED, NO_EFFECT, NOT_MEASURED, REFUTED
 
 STYLES = {CONFIRMED: "green", NO_EFFECT: "yellow", REFUTED: "red", NOT_MEASURED: "magenta"}
 UNKNOWN = "-"
+# How a part was known, where it was not by name, use or annotation.
+KNOWN = {"nothing": "its part is not known", "it is a method": "its attributes follow"}
 
 
 def title(report: Report) -> str:
@@ -76,6 +78,18 @@ def lines(one: Summary, other: Summary) -> Iterator[tuple[str, str, str]]:
     yield row("gradient norm at the step", one.gradient_norm, other.gradient_norm, norm)
     yield row("parameter update norm", one.update_norm, other.update_norm, norm)
     yield row("loss", one.loss, other.loss, norm)
+
+
+def stood_in(report: Report) -> Iterator[str]:
+    """A line for each parameter of a function that was stood in for, and an empty one."""
+    runs = [r.comparison.before for r in report.results if r.comparison is not None]
+    stood = next((run.stood for run in runs if run.stood), ())
+    if not stood:
+        return
+    yield f"Stood in for, in {report.target.function}:"
+    for name, what, why in stood:
+        yield f"  {name}: {what} ({KNOWN.get(why, f'by {why}')})"
+    yield ""
 
 
 def said_of(losses: Losses) -> str:
@@ -138,6 +152,8 @@ def draw(report: Report, *, terminal: bool, color: bool, width: int | None) -> s
             table.add_row(f"  {name}", first, last, "", end_section=number == len(rows))
     console.print(title(report))
     console.print()
+    for line in stood_in(report):
+        console.print(line, soft_wrap=True)
     console.print(table)
     console.print()
     for measured in report.results:

@@ -1,0 +1,161 @@
+"""Finds stand-ins that a function runs with: each guess is tried in a fork of this process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from types import FrameType
+from typing import Any, NoReturn
+
+import torch
+
+from oomlint.verify.stand_ins import Guess
+
+# Seconds that one guess may take, and all of them together.
+ONE, ALL = 15.0, 90.0
+# So many guesses with one and the same failure say that no guess will do.
+ENOUGH = 10
+# A row that was reached so often is in a loop that goes round.
+ROUND = 3
+POLL = 0.01
+RETURNED, STOPPED, RAISED, HUNG, DIED = "returned", "stopped", "raised", "hung", "died"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a call with one guess went: how often the wanted rows were reached, and its end."""
+
+    end: str
+    hits: dict[str, int] = field(default_factory=dict)
+    breadth: int = 0  # rows of the file that ran at all
+    message: str = ""
+    row: int | None = None
+
+    def reached(self, rows: Iterable[int], times: int = 1) -> bool:
+        return all(self.hits.get(str(row), 0) >= times for row in rows)
+
+    def is_good(self, rows: tuple[int, ...]) -> bool:
+        return self.end in (RETURNED, STOPPED) and self.reached(rows)
+
+    def will_do(self, rows: tuple[int, ...]) -> bool:
+        """Some of the rows were reached and it came to an end, or all again and again."""
+        ended = self.end in (RETURNED, STOPPED, HUNG) and (bool(self.hits) or not rows)
+        return ended or (bool(rows) and self.reached(rows, ROUND))
+
+    def rank(self, rows: tuple[int, ...]) -> tuple[bool, int, int]:
+        return self.will_do(rows), len(self.hits), self.breadth
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What every guess is tried on."""
+
+    call: Callable[[Guess], Any]
+    file: str
+    rows: tuple[int, ...]
+    recorder: Any
+    note: Callable[[BaseException], tuple[str, int | None]]
+
+
+def first_that_runs(trial: Trial, guesses: Iterable[Guess]) -> tuple[Guess, Outcome]:
+    """The first guess with which every row is reached, or the one that came furthest."""
+    deadline = time.monotonic() + ALL
+    best: tuple[Guess, Outcome] | None = None
+    failures: Counter[tuple[str, int | None]] = Counter()
+    for guess in guesses:
+        outcome = tried(trial, guess)
+        failures[outcome.message, outcome.row] += 1
+        if best is None or outcome.rank(trial.rows) > best[1].rank(trial.rows):
+            best = guess, outcome
+        if outcome.is_good(trial.rows) or time.monotonic() > deadline:
+            break
+        if len(failures) == 1 and failures.total() >= ENOUGH:
+            break
+    assert best is not None
+    return best
+
+
+def tried(trial: Trial, guess: Guess) -> Outcome:
+    ears, mouth = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(ears)
+        attempt(trial, guess, mouth)
+    os.close(mouth)
+    try:
+        deadline = time.monotonic() + ONE + 5
+        while os.waitpid(pid, os.WNOHANG)[0] == 0:
+            if time.monotonic() > deadline:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                return Outcome(HUNG, message=f"does not end within {ONE:g} s")
+            time.sleep(POLL)
+        os.set_blocking(ears, False)
+        try:
+            said = os.read(ears, 1 << 16)
+        except BlockingIOError:  # a process that it started holds the other end
+            said = b""
+    finally:
+        os.close(ears)
+    if not said:
+        return Outcome(DIED, message="ends its process")
+    return Outcome(**json.loads(said))
+
+
+def attempt(trial: Trial, guess: Guess, mouth: int) -> NoReturn:
+    """One call in a process of its own, which nobody hears or sees."""
+    hits: Counter[str] = Counter()
+    seen: set[int] = set()
+    wanted = {*trial.rows}
+
+    def tell(end: str, message: str = "", row: int | None = None) -> NoReturn:
+        sys.settrace(None)
+        outcome = Outcome(end, dict(hits), len(seen), message, row)
+        os.write(mouth, json.dumps(asdict(outcome)).encode()[: 1 << 16])
+        os._exit(0)
+
+    def enter(frame: FrameType, event: str, argument: Any) -> Any:
+        return watch if frame.f_code.co_filename == trial.file else None
+
+    def watch(frame: FrameType, event: str, argument: Any) -> Any:
+        if event == "line":
+            seen.add(frame.f_lineno)
+            if frame.f_lineno in wanted:
+                hits[str(frame.f_lineno)] += 1
+        return watch
+
+    def stop() -> None:
+        if wanted <= {int(row) for row in hits}:
+            tell(STOPPED)
+
+    silence()
+    signal.signal(signal.SIGALRM, lambda *_: tell(HUNG, f"does not end within {ONE:g} s"))
+    signal.setitimer(signal.ITIMER_REAL, ONE)
+    torch.set_num_threads(1)
+    recorder = trial.recorder
+    recorder.process, recorder.stop, recorder.emit = os.getpid(), stop, lambda step: None
+    recorder.wanted = ROUND
+    device = getattr(recorder.meter, "device", None)
+    if device is not None:
+        device.poisoned = False  # the process that it was forked from does not go on
+    try:
+        sys.settrace(enter)
+        trial.call(guess)
+    except BaseException as error:
+        sys.settrace(None)
+        tell(RAISED, *trial.note(error))
+    tell(RETURNED)
+
+
+def silence() -> None:
+    """What a guess prints is of no interest; Python's own buffers are emptied into nothing, too."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(nothing, stream)
+    os.close(nothing)
