@@ -48,6 +48,9 @@ class FileResult:
 # Where a message names another line of its file.
 LINE_NUMBER = re.compile(r"\bline (\d+)\b")
 
+# The line above a cell of a script.
+CELLS = re.compile(rb"^#\s?%%", re.MULTILINE)
+
 GATES: dict[tuple[type[Rule], ...], Gate] = {}
 
 
@@ -58,10 +61,14 @@ def gate_for(rules: tuple[type[Rule], ...]) -> Gate:
     return gate
 
 
-def asked(rules: tuple[type[Rule], ...], data: bytes, settings: Settings) -> tuple[type[Rule], ...]:
+def asked(
+    rules: tuple[type[Rule], ...], data: bytes, settings: Settings, in_notebook: bool = False
+) -> tuple[type[Rule], ...]:
     """The rules that can fire; a taught name may stand for the words of any of them."""
     is_taught = uses_taught(data, settings.taught_words)
     found = rules if is_taught else gate_for(rules).open_rules(data)
+    if any(rule.of_cells for rule in found) and not in_notebook and not CELLS.search(data):
+        found = tuple(rule for rule in found if not rule.of_cells)
     if any(rule.of_comments for rule in found) and not NAMING.search(data):
         return tuple(rule for rule in found if not rule.of_comments)
     return found
@@ -91,7 +98,8 @@ def check_text(source: Source, settings: Settings, gate: bool) -> FileResult:
     selection = select(settings)
     rules = selection.rules_for(str(source.path), settings)
     if gate:
-        rules = asked(rules, source.text.encode("utf-8", "replace"), settings)
+        data = source.text.encode("utf-8", "replace")
+        rules = asked(rules, data, settings, source.notebook is not None)
     if rules:
         return run_rules(source, rules, selection, settings)
     try:

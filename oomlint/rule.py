@@ -171,6 +171,8 @@ class Rule:
     preview: ClassVar[bool] = False
     # Whether it is about comments that silence others, and so is asked after them.
     of_comments: ClassVar[bool] = False
+    # Whether it is about cells, and so asked of notebooks and of scripts with `# %%` only.
+    of_cells: ClassVar[bool] = False
 
     taken: ClassVar[dict[str, type[Rule]]] = {}
 

@@ -377,8 +377,9 @@ def test_folder_of_a_rule(rule: type[Rule]) -> None:
     files = files_of(stem_of(rule))
     codes = {code for file in files for _, code in file.hits}
     assert codes == {rule.code}
-    flagged = [n for file in files for n in functions(file) if is_flagged(file, n)]
-    silent = [n for file in files for n in functions(file) if not is_flagged(file, n)]
+    parts = cells if rule.of_cells else functions
+    flagged = [n for file in files for n in parts(file) if is_flagged(file, n)]
+    silent = [n for file in files for n in parts(file) if not is_flagged(file, n)]
     assert flagged
     assert len(silent) >= len(flagged)
 
@@ -402,6 +403,15 @@ def functions(file: FixtureFile) -> list[ast.stmt]:
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and size(node) > 2:
             found.append(node)
     return found
+
+
+def cells(file: FixtureFile) -> list[ast.stmt]:
+    """The last statement of each cell of a script."""
+    starts = [row for row, line in enumerate(file.text.split("\n"), 1) if line.startswith("# %%")]
+    last: dict[int, ast.stmt] = {}
+    for node in ast.parse(file.text).body:
+        last[sum(row <= node.lineno for row in starts)] = node
+    return [node for cell, node in last.items() if cell]
 
 
 def size(node: ast.stmt) -> int:

@@ -22,8 +22,8 @@ def indentation(module: Module, row: int) -> str:
 
 
 def unit(module: Module, node: ast.stmt | ast.expr) -> str:
-    """One level of indentation as the file writes it around a node."""
-    for parent in (node, *module.enclosing(node)):
+    """One level of indentation as the file writes it around a node, else in its first block."""
+    for parent in (node, *module.enclosing(node), *module.tree.body):
         body = getattr(parent, "body", None)
         if isinstance(parent, ast.stmt) and isinstance(body, list) and body:
             outer = indentation(module, parent.lineno)

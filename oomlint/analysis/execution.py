@@ -255,7 +255,10 @@ def walk_all(body: list[ast.stmt]) -> Iterator[ast.AST]:
 
 
 def run_expression(world: World, node: ast.Expr) -> Signal:
-    evaluate(world, node.value)
+    value = evaluate(world, node.value)
+    frame = world.frame
+    if frame.function is None and node.lineno in frame.module.shown_rows:
+        world.emit(Kind.SHOWN, node.value, value=value)
     return None
 
 

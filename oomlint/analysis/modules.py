@@ -167,6 +167,13 @@ class Module:
         return self.classes.get(name)
 
     @cached_property
+    def shown_rows(self) -> frozenset[int]:
+        """The rows of statements whose value a notebook shows."""
+        from oomlint.analysis.cells import shown_rows
+
+        return shown_rows(self)
+
+    @cached_property
     def index(self) -> Index:
         """All nodes of the file, for rules that ask for more than definitions."""
         return Index(self.tree, self.by_node)

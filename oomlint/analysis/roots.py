@@ -130,7 +130,8 @@ class Reading:
         """The script itself, where a rule could judge what it reaches."""
         words = self.script_words()
         said = self.judged_by(self.read(frozenset(words))) if words else 0
-        return Root(None, None, may_train(said)) if said else None
+        # What cells show is judged whatever else they do.
+        return Root(None, None, may_train(said)) if said or self.module.shown_rows else None
 
     def inherited(self) -> Iterator[Root]:
         """Methods of bases in other files that call what a class of this file overrides."""

@@ -37,6 +37,7 @@ class Kind(Enum):
     ENVIRONMENT_STEP = "environment step"
     OPAQUE_CALL = "call that cannot be followed"
     DETACH = "detach"
+    SHOWN = "value shown by a notebook"
 
     # Members are single objects: identity is a cheaper hash than that of the name.
     __hash__ = object.__hash__

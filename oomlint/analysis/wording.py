@@ -174,6 +174,7 @@ EVENTS = {
     Kind.ENVIRONMENT_STEP: "environment step",
     Kind.OPAQUE_CALL: "call not followed",
     Kind.DETACH: "detach",
+    Kind.SHOWN: "shown, and so kept",
 }
 # Almost every line has one of these: they are shown where they happen, not beside other lines.
 QUIET = frozenset({Kind.OPAQUE_CALL, Kind.DETACH})

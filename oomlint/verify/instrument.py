@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
+from oomlint.verify.cells import keep_shown
+
 NAME = "__oomlint_region__"
 
 Loop = ast.For | ast.While | ast.AsyncFor
@@ -63,6 +65,7 @@ def instrumented(text: str, filename: str, region: Region | None) -> ast.Module:
     Rows stay as they are, so tracebacks and inspect show the script's own lines.
     """
     tree = ast.parse(text, filename)
+    keep_shown(tree, text)
     node = next((node for found, node in regions(tree) if found == region), None)
     if node is None:
         return tree
