@@ -2,7 +2,8 @@
 
 README.md's table, docs/rules.md and the page of each rule in docs/rules/ are made from the rules'
 docstrings and from what was measured: bench/proofs.tsv and bench/ledger.tsv. So is
-oomlint/measured.tsv, which is installed. docs/settings.md holds the text of `oomlint config`.
+oomlint/measured.tsv, which is installed. docs/settings.md holds the text of `oomlint config`,
+and docs/record.md that of the record's JSON schema.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from oomlint import registry
 from oomlint.key_help import HELP
+from oomlint.record_docs import record_page
 from oomlint.rule import FAMILIES, Claim, Rule, page_name
 
 ROOT = Path(__file__).parent.parent
@@ -278,6 +280,7 @@ def documents(root: Path = ROOT) -> dict[Path, str]:
         readme: with_table(readme.read_text(encoding="utf-8"), rules),
         root / "docs" / "rules.md": index(rules, evidence),
         root / "docs" / "settings.md": settings_page(),
+        root / "docs" / "record.md": noted(record_page(), "oomlint/verify/record.schema.json"),
     }
     for rule in rules:
         wanted[folder / page_name(rule.code, rule.name)] = page(rule, evidence)
@@ -307,6 +310,10 @@ def settings_page() -> str:
             f"```toml\n[tool.oomlint]\n{entry.example}\n```",
         ]
     return "\n\n".join(lines) + "\n"
+
+
+def noted(text: str, source: str) -> str:
+    return f"{NOTE.format(source)}\n\n{text}"
 
 
 def measured(evidence: Evidence) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,37 +12,8 @@ import click
 
 from oomlint.cli import global_options, wants_color
 from oomlint.cli.verify import GPUS, Size, progress
+from oomlint.cli.written import html_option, refuse_to_overwrite, write_file, write_page
 from oomlint.errors import OomlintError
-
-FITTING_STEPS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """What a batch is to fit: bytes, and the GPU that has them if one was named."""
-
-    memory: int
-    gpu: str | None = None
-
-
-class Room(click.ParamType):  # type: ignore[type-arg]
-    """`24GiB`, a number of bytes, or a GPU."""
-
-    name = "size|gpu"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Memory:
-        if isinstance(value, Memory):
-            return value
-        named = next((gpu for gpu in GPUS if gpu.lower() == str(value).lower()), None)
-        if named is not None:
-            from oomlint.verify.profiles import PROFILES
-
-            return Memory(PROFILES[named].memory, named)
-        try:
-            return Memory(Size().convert(value, param, ctx))
-        except click.BadParameter:
-            gpus = ", ".join(GPUS)
-            self.fail(f"`{value}` is neither a size such as 24GiB nor one of {gpus}", param, ctx)
 
 
 @click.command(
@@ -56,11 +25,7 @@ class Room(click.ParamType):  # type: ignore[type-arg]
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
-@click.option(
-    "--steps",
-    type=click.IntRange(1),
-    help="Stop after so many optimizer steps (with --fits: 3).",
-)
+@click.option("--steps", type=click.IntRange(1), help="Stop after so many optimizer steps.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Random seed.")
 @click.option(
     "--timeout",
@@ -84,27 +49,6 @@ class Room(click.ParamType):  # type: ignore[type-arg]
 )
 @click.option("--capacity", type=Size(), help="Memory of the emulated device: 24GiB.")
 @click.option(
-    "--fits",
-    type=Room(),
-    help="Find the largest batch for this memory, 24GiB, or this GPU, RTX4090.",
-)
-@click.option(
-    "--batch-argument",
-    metavar="NAME",
-    help="With --fits: the argument, or the number in the script, that is the batch size.",
-)
-@click.option(
-    "--shapes-only",
-    is_flag=True,
-    help="Run without values, for models larger than this machine's memory.",
-)
-@click.option(
-    "--assume",
-    type=float,
-    metavar="NUMBER",
-    help="With --shapes-only: what a number is that the script reads from a tensor.",
-)
-@click.option(
     "--allow-writes",
     is_flag=True,
     help="Let the script write its files; else they go to a temporary folder.",
@@ -120,7 +64,8 @@ class Room(click.ParamType):  # type: ignore[type-arg]
 @click.option(
     "-o", "--output-file", type=click.Path(path_type=Path), help="Write the JSON to a file."
 )
-@click.option("-f", "--force", is_flag=True, help="Overwrite the output file.")
+@html_option
+@click.option("-f", "--force", is_flag=True, help="Overwrite files of results.")
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
 @global_options
 @click.pass_context
@@ -130,73 +75,27 @@ def measure(ctx: click.Context, /, file: Path, arguments: tuple[str, ...], **giv
     Runs FILE with ARGS once, to its own end, in a child process. Options of oomlint come before
     FILE. Exits with 1 where the script does not come to a good end.
     """
+    from oomlint.verify.document import measure_document
     from oomlint.verify.measure import Gauge
+    from oomlint.verify.measure_table import draw
 
     check_script(file)
-    check_options(given)
     output, as_json = given["output_file"], given["output_format"] == "json"
-    if output is not None and output.exists() and not given["force"]:
-        raise OomlintError(f"{output} exists; give --force to overwrite it")
-    color = wants_color(given["color"] or (ctx.obj or {}).get("color"), sys.stdout)
+    refuse_to_overwrite((output, given["html"]), given["force"])
     with progress(given["quiet"]) as watch:
         gauge = Gauge(file, arguments, limits_of(given), as_json, watch)
-        if given["fits"] is not None:
-            found, good = fitted(gauge, given)
-        else:
-            found, good = measured(gauge, given)
+        found = gauge.measure(file.name)
+    color = wants_color(given["color"] or (ctx.obj or {}).get("color"), sys.stdout)
     if as_json or output is not None:
-        write_json(found.document(), output, as_json)
+        write_json(measure_document(found), output, as_json)
     if not as_json:
         terminal, width = sys.stdout.isatty(), shutil.get_terminal_size().columns
-        click.echo(found.draw(terminal, color, width), nl=False, color=color)
-    return int(not good)
+        click.echo(draw(found, terminal=terminal, color=color, width=width), nl=False, color=color)
+    if given["html"] is not None:
+        from oomlint.verify.views.page import measure_page
 
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """A result with what makes JSON of it and what draws it."""
-
-    result: Any
-    to_document: Callable[[Any], dict[str, Any]]
-    to_text: Callable[..., str]
-
-    def document(self) -> dict[str, Any]:
-        return self.to_document(self.result)
-
-    def draw(self, terminal: bool, color: bool, width: int) -> str:
-        return self.to_text(self.result, terminal=terminal, color=color, width=width)
-
-
-def measured(gauge: Any, given: dict[str, Any]) -> tuple[Shown, bool]:
-    from oomlint.verify.document import measure_document
-    from oomlint.verify.measure_table import draw
-    from oomlint.verify.record import FINISHED, STOPPED
-
-    found = gauge.measure(gauge.path.name, probe_of(given))
-    return Shown(found, measure_document, draw), found.run.ending.kind in (FINISHED, STOPPED)
-
-
-def fitted(gauge: Any, given: dict[str, Any]) -> tuple[Shown, bool]:
-    from oomlint.verify.fit_table import document, draw
-    from oomlint.verify.fitting import Fitter
-
-    fitter = Fitter(gauge, given["fits"].memory, given["batch_argument"], given["assume"])
-    fit = fitter.fit()
-    return Shown(fit, document, draw), fit.largest > 0
-
-
-def check_options(given: dict[str, Any]) -> None:
-    """Raises OomlintError where two options exclude each other or one needs another."""
-    fits, shapes = given["fits"] is not None, given["shapes_only"]
-    if given["assume"] is not None and not (shapes or fits):
-        raise OomlintError("`--assume` says what numbers are with `--shapes-only`; give both")
-    if given["batch_argument"] is not None and not fits:
-        raise OomlintError("`--batch-argument` says what `--fits` changes; give both")
-    for option, on in (("--shapes-only", shapes), ("--fits", fits)):
-        if on and given["device"] == "cuda":
-            raise OomlintError(f"`{option}` runs on the emulated device; leave out `--device cuda`")
-    if fits and given["capacity"] is not None:
-        raise OomlintError("`--fits` names the capacity; leave out `--capacity`")
+        write_page(given["html"], lambda: measure_page(found))
+    return int(not found.run.measured and found.run.ending.kind != "finished")
 
 
 def check_script(file: Path) -> None:
@@ -207,26 +106,18 @@ def check_script(file: Path) -> None:
         raise OomlintError(f"{file} {what}")
 
 
-def probe_of(given: dict[str, Any]) -> Any:
-    from oomlint.verify.probe import Probe
-
-    return Probe(shapes=given["shapes_only"], assumed=given["assume"])
-
-
 def limits_of(given: dict[str, Any]) -> Any:
     from oomlint.verify.measure import TO_THE_END
     from oomlint.verify.runner import Limits
 
-    room = given["fits"]
-    emulated = given["shapes_only"] or room is not None
     return Limits(
-        steps=given["steps"] or (TO_THE_END if room is None else FITTING_STEPS),
+        steps=given["steps"] or TO_THE_END,
         seed=given["seed"],
         timeout=given["timeout"],
         memory=given["memory_limit"],
-        device="emulated" if emulated else given["device"],
+        device=given["device"],
         capacity=given["capacity"],
-        gpu=given["gpu"] or (room.gpu if room is not None else None),
+        gpu=given["gpu"],
         writes=given["allow_writes"],
         python=given["python"] or sys.executable,
     )
@@ -237,9 +128,6 @@ def write_json(values: dict[str, Any], output: Path | None, as_json: bool) -> No
     if output is None:
         click.echo(body)
         return
-    try:
-        output.write_text(body + "\n", "utf-8")
-    except OSError as error:
-        raise OomlintError(f"{output}: cannot be written: {error.strerror}") from None
+    write_file(output, body + "\n")
     if not as_json:
         click.echo(f"The whole measurement is in {output}.", err=True)

@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 from oomlint.cli import global_options, wants_color
+from oomlint.cli.written import html_option, refuse_to_overwrite, write_file, write_page
 from oomlint.errors import OomlintError
 
 # The profiles of the emulated device, which are not imported for a help text.
@@ -119,7 +120,8 @@ class Size(click.ParamType):  # type: ignore[type-arg]
 @click.option(
     "-o", "--output-file", type=click.Path(path_type=Path), help="Write the JSON to a file."
 )
-@click.option("-f", "--force", is_flag=True, help="Overwrite the output file.")
+@html_option
+@click.option("-f", "--force", is_flag=True, help="Overwrite files of results.")
 @click.option("-e", "--exit-zero", is_flag=True, help="Exit with 0 whatever the verdicts.")
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
 @click.option("-v", "--verbose", is_flag=True, help="Say off a terminal, too, what is being run.")
@@ -142,8 +144,7 @@ def verify(
     settings = settings_of(ctx, asked.file, given)
     chosen = target_of(asked, settings)
     output, as_json = given["output_file"], given["as_json"]
-    if output is not None and output.exists() and not given["force"]:
-        raise OomlintError(f"{output} exists; give --force to overwrite it")
+    refuse_to_overwrite((output, given["html"]), given["force"])
     limits = Limits(
         steps=given["steps"],
         seed=given["seed"],
@@ -170,6 +171,10 @@ def verify(
             watch=watch,
         )
     write(report, output, as_json, given["color"] or (ctx.obj or {}).get("color"))
+    if given["html"] is not None:
+        from oomlint.verify.views.page import report_page
+
+        write_page(given["html"], lambda: report_page(report))
     failed = any(result.verdict.kind != CONFIRMED for result in report.results)
     return int(failed and not given["exit_zero"])
 
@@ -295,10 +300,7 @@ def write(report: Any, output: Path | None, as_json: bool, choice: str | None) -
 
     body = json.dumps(document(report), indent=2) if as_json or output is not None else ""
     if output is not None:
-        try:
-            output.write_text(body + "\n", "utf-8")
-        except OSError as error:
-            raise OomlintError(f"{output}: cannot be written: {error.strerror}") from None
+        write_file(output, body + "\n")
     if as_json:
         if output is None:
             click.echo(body)

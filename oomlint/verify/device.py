@@ -57,9 +57,6 @@ class Hold:
             self.allocator.free(block)
 
 
-Runner = Callable[["Tracker", Any, Any, Any, Any], Any]
-
-
 class State(threading.local):
     """What the running thread is doing: where copies go, and whether anything is recorded."""
 
@@ -79,7 +76,6 @@ class Device:
         self.blocking: bool | None = None  # read at the first operation, as CUDA does
         self.copies = 0  # of tensors from the host
         self.operators: set[Any] = set()  # that ran on the device
-        self.runner: Runner | None = None  # of operators, in place of their kernels
         self.workspaces: dict[tuple[int, bool, int], Hold] = {}
         self.poisoned = False  # this process was forked from one that used the device
         os.register_at_fork(after_in_child=self.poison)
@@ -254,10 +250,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
             return func(*args, **kwargs)
         run = multiplied if func in PRODUCTS else apply
         try:
-            if self.device.runner is not None:
-                result = self.device.runner(self, func, asked, args, kwargs)
-            else:
-                result = run(func, args, kwargs)
+            result = run(func, args, kwargs)
         except RuntimeError as error:
             self.explain(error, asked, args, kwargs)
             raise

@@ -17,7 +17,7 @@ from oomlint.verify import launch, record, warm
 from oomlint.verify.child import Order, write_order
 from oomlint.verify.holdings import from_entry
 from oomlint.verify.instrument import Region
-from oomlint.verify.probe import Notes, Probe
+from oomlint.verify.probe import Probe
 from oomlint.verify.record import Ending, Run
 from oomlint.verify.targets import Target, script
 
@@ -153,8 +153,7 @@ def carry_out(
         peers = tuple(str(path) for path in records if path != records[rank])
         own = replace(order, text=str(copy), out=str(records[rank]), peers=peers)
         write_order(orders[rank], own)
-    modules = order.probe.modules if order.probe is not None else ()
-    ending = supervise(orders, records, folder, limits, quiet_stdout, modules)
+    ending = supervise(orders, records, folder, limits, quiet_stdout)
     return [record.load(path) for path in records], ending
 
 
@@ -174,7 +173,6 @@ def run_of(ranks: list[Left], ending: Ending | None, limits: Limits) -> Run:
         warnings=tuple(dict.fromkeys(head.get("warnings", ()))),
         stood=tuple(tuple(one) for one in head.get("stood", ())),
         holdings=from_entry(head["holdings"]) if "holdings" in head else None,
-        notes=Notes(**head["notes"]) if "notes" in head else None,
         spans=tuple(replace(s, step=numbers.get(s.step, 0)) for s in head.get("spans", ())),
         lines=head.get("lines", {}),
         peers=tuple(
@@ -200,7 +198,6 @@ def supervise(
     folder: Path,
     limits: Limits,
     quiet_stdout: bool,
-    modules: tuple[str, ...] = (),
 ) -> Ending | None:
     """Waits for a child a rank; what only a parent can know of their end, or None."""
     temporary = folder / "tmp"
@@ -219,23 +216,17 @@ def supervise(
                 told = {}
                 if held is not None:
                     told = launch.environment(rank, len(orders), held.getsockname()[1])
-                children.append(start(order, {**common, **told}, limits, quiet_stdout, modules))
+                children.append(start(order, {**common, **told}, limits, quiet_stdout))
             return wait(children, records, limits)
         finally:
             for child in children:
                 end_session(child)
 
 
-def start(
-    order: Path,
-    environment: dict[str, str],
-    limits: Limits,
-    quiet_stdout: bool,
-    modules: tuple[str, ...],
-) -> Child:
+def start(order: Path, environment: dict[str, str], limits: Limits, quiet_stdout: bool) -> Child:
     stdout = 2 if quiet_stdout else 1
     if not limits.afresh and warm.suits(limits.device):
-        forked = warm.fork(limits.python, PACKAGE_ROOT, order, environment, stdout, modules)
+        forked = warm.fork(limits.python, PACKAGE_ROOT, order, environment, stdout)
         if forked is not None:
             return forked
     return subprocess.Popen(
