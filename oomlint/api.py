@@ -81,8 +81,8 @@ def fix(
     fixed = fix_text(source, settings, unsafe)
     refuse(fixed.result)
     after = fixed.source
-    whole = after.notebook.document if after.notebook else after.text
-    return Fixed(f"\ufeff{whole}" if after.bom else whole, fixed.applied, fixed.result.findings)
+    whole = f"\ufeff{after.document}" if after.bom else after.document
+    return Fixed(whole, fixed.applied, fixed.result.findings)
 
 
 def check_paths(

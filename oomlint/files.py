@@ -117,13 +117,14 @@ def visit(
         elif ".gitignore" in names:
             ignores = (*ignores, *read_ignore(os.path.join(folder, ".gitignore"), folder))
     is_left_out = exclusion(settings)
+    suffixes = (*SUFFIXES, *(f".{name}" for name in settings.extension))
     for entry in listed:
         path = entry.path
         if entry.is_dir(follow_symlinks=False):
             if not is_left_out(entry.name, path) and not is_ignored(ignores, path, True):
                 stack.append((path, ignores))
             continue
-        if not entry.name.endswith(SUFFIXES) or not is_file(entry):
+        if not entry.name.endswith(suffixes) or not is_file(entry):
             continue
         if is_left_out(entry.name, path) or is_ignored(ignores, path, False):
             walk.excluded += 1

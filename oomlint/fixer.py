@@ -157,7 +157,7 @@ def apply_sound(
 
 
 def is_sound(source: Source, before: Source) -> bool:
-    """Whether a fixed text is Python, each cell by itself, and its encoding can hold it.
+    """Whether a fixed text is Python, each cell or block by itself, and its encoding can hold it.
 
     A cell that was no Python before is none of the fix.
     """
@@ -165,14 +165,19 @@ def is_sound(source: Source, before: Source) -> bool:
         _ = source.data
     except UnicodeEncodeError:
         return False
-    pieces = zip(before.pieces(), source.pieces(), strict=True)
-    return all(new == old or is_python(new) for (_, old), (_, new) in pieces)
+    old, new = ([text for _, text in one.pieces()] for one in (before, source))
+    # Of Markdown a block that is no Python any more would be none of its pieces.
+    return len(old) == len(new) and all(
+        piece == other or is_python(piece) for other, piece in zip(old, new, strict=True)
+    )
 
 
 def refusal(source: Source, finding: Finding) -> str:
     reason = "be valid Python in the file's encoding; please report this"
     if source.notebook:
         reason = "leave each cell valid and its magics as they are"
+    if source.markdown:
+        reason = "change blocks of Python alone, and leave each of them valid"
     place = source.place(finding.row) if source.notebook else f"row {finding.row}"
     return (
         f"the fix of {finding.code} at {place} was refused, because the result would not {reason}"

@@ -13,7 +13,15 @@ from oomlint.gate import Gate, uses_taught
 from oomlint.rule import PREFIX, REPOSITORY, Edit, Finding, Rule
 from oomlint.selection import Selection, select
 from oomlint.settings import Settings
-from oomlint.source import MAX_BYTES, NotPython, Source, Unreadable, from_bytes, is_notebook
+from oomlint.source import (
+    MAX_BYTES,
+    NotPython,
+    Source,
+    Unreadable,
+    from_bytes,
+    is_markdown,
+    is_notebook,
+)
 from oomlint.suppressions import suppress
 from oomlint.syntax import compiles, is_python, require_python
 from oomlint.unused import NAMING, unused
@@ -114,8 +122,8 @@ def check_bytes(path: Path, data: bytes, settings: Settings, *, syntax: bool = T
 
     `syntax=False` also takes it on trust that such a file is Python.
     """
-    if is_notebook(path):
-        return check_notebook(path, data, settings)
+    if is_notebook(path) or is_markdown(path):
+        return check_document(path, data, settings)
     selection = select(settings)
     rules = asked(selection.rules_for(str(path), settings), data, settings)
     if not rules and (not syntax or len(data) > MAX_BYTES or compiles(data)):
@@ -129,8 +137,8 @@ def check_bytes(path: Path, data: bytes, settings: Settings, *, syntax: bool = T
     return check_source(source, settings)
 
 
-def check_notebook(path: Path, data: bytes, settings: Settings) -> FileResult:
-    """Checks a notebook; its JSON is read first, for the words of its outputs are no code."""
+def check_document(path: Path, data: bytes, settings: Settings) -> FileResult:
+    """Checks a notebook or Markdown, which is read first: the words around its code are none."""
     try:
         return check_source(from_bytes(path, data), settings)
     except NotPython as error:

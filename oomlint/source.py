@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from oomlint.markdown import Markdown
     from oomlint.notebook import Notebook, TextEdit
 
 MAX_BYTES = 10 * 1024 * 1024
@@ -49,7 +50,8 @@ class Place:
 class Source:
     """A decoded file: `text` keeps its newlines, the BOM is not part of it.
 
-    Offsets count code points of `text`; that of a notebook is the Python of all its cells.
+    Offsets count code points of `text`; that of a notebook is the Python of all its cells, that of
+    Markdown the document with everything blanked but its blocks of Python.
     """
 
     path: Path
@@ -58,6 +60,7 @@ class Source:
     bom: bool = False
     line_starts: tuple[int, ...] = ()
     notebook: Notebook | None = None
+    markdown: Markdown | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "line_starts", starts_of_lines(self.text))
@@ -65,7 +68,14 @@ class Source:
     @property
     def written(self) -> str:
         """The text as its author sees it: in a notebook with its magics, at the same places."""
+        if self.markdown is not None:
+            return self.markdown.document
         return self.notebook.written if self.notebook else self.text
+
+    @property
+    def document(self) -> str:
+        """The whole text of the file; a notebook's is its JSON."""
+        return self.notebook.document if self.notebook else self.written
 
     @property
     def newline(self) -> str:
@@ -115,13 +125,16 @@ class Source:
 
     def pieces(self) -> Iterator[tuple[int, str]]:
         """What must be Python by itself, with its first row: each cell, or the whole text."""
-        if self.notebook is None:
+        parted = self.notebook or self.markdown
+        if parted is None:
             yield 1, self.text
         else:
-            yield from self.notebook.pieces()
+            yield from parted.pieces()
 
     def without_pieces(self, rows: set[int]) -> Source:
         """The source with the cells that begin on these rows blanked."""
+        if self.markdown is not None:
+            return of_markdown(self.path, self.markdown.without_blocks(rows), self.bom)
         if self.notebook is None:
             return self
         return of_notebook(self.path, self.notebook.without_cells(rows), self.bom)
@@ -129,6 +142,9 @@ class Source:
     def edited(self, edits: Iterable[TextEdit]) -> Source | None:
         """The source after ascending edits; None where a notebook's cells do not allow them."""
         edits = tuple(edits)
+        if self.markdown is not None:
+            markdown = self.markdown.edited(edits)
+            return of_markdown(self.path, markdown, self.bom) if markdown else None
         if self.notebook is None:
             return Source(self.path, spliced(self.text, edits), self.encoding, self.bom)
         notebook = self.notebook.edited(edits)
@@ -137,12 +153,12 @@ class Source:
     @property
     def data(self) -> bytes:
         """The bytes of the file; raises UnicodeEncodeError."""
-        return self.in_encoding(self.notebook.document if self.notebook else self.text)
+        return self.in_encoding(self.document)
 
     def encode(self, text: str) -> bytes:
         """The bytes of a changed text in this source's own encoding; raises UnicodeEncodeError."""
-        if self.notebook is not None:
-            raise TypeError("the file of a notebook is no text of Python; change it by `edited`")
+        if self.notebook is not None or self.markdown is not None:
+            raise TypeError("this file is no text of Python; change it by `edited`")
         return self.in_encoding(text)
 
     def in_encoding(self, text: str) -> bytes:
@@ -162,6 +178,28 @@ def spliced(text: str, edits: Iterable[TextEdit]) -> str:
 
 def is_notebook(path: Path | str) -> bool:
     return str(path).endswith(".ipynb")
+
+
+def is_markdown(path: Path | str) -> bool:
+    return str(path).endswith((".md", ".markdown", ".qmd"))
+
+
+def of_markdown(path: Path, markdown: Markdown, bom: bool = False) -> Source:
+    return Source(path, markdown.text, bom=bom, markdown=markdown)
+
+
+def markdown_from_bytes(path: Path, data: bytes) -> Source:
+    """Raises Unreadable."""
+    from oomlint.markdown import read_markdown
+
+    if len(data) > MAX_BYTES:
+        raise too_large(MAX_BYTES)
+    bom = data.startswith(codecs.BOM_UTF8)
+    try:
+        document = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise Unreadable("is not valid utf-8; save it as UTF-8") from None
+    return of_markdown(path, read_markdown(document), bom)
 
 
 def of_notebook(path: Path, notebook: Notebook, bom: bool = False) -> Source:
@@ -202,10 +240,12 @@ def starts_of_lines(text: str) -> tuple[int, ...]:
 def from_bytes(path: Path, data: bytes) -> Source:
     """Decodes as Python does: BOM, coding line, else UTF-8; raises Unreadable.
 
-    A notebook is decoded as Jupyter does.
+    A notebook is decoded as Jupyter does, Markdown as UTF-8.
     """
     if is_notebook(path):
         return notebook_from_bytes(path, data)
+    if is_markdown(path):
+        return markdown_from_bytes(path, data)
     if len(data) > MAX_BYTES:
         raise too_large(MAX_BYTES)
     if b"\0" in data:
@@ -230,8 +270,8 @@ def from_bytes(path: Path, data: bytes) -> Source:
 
 def from_text(path: Path, text: str) -> Source:
     """What the text of a file at `path` holds; a notebook's text is its JSON. Raises Unreadable."""
-    if is_notebook(path):
-        return notebook_from_bytes(path, text.encode("utf-8", "surrogatepass"))
+    if is_notebook(path) or is_markdown(path):
+        return from_bytes(path, text.encode("utf-8", "surrogatepass"))
     if len(text) > MAX_BYTES:
         raise too_large(MAX_BYTES)
     if "\0" in text:

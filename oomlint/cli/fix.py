@@ -152,7 +152,7 @@ def print_diff(options: Options, label: str, before: Source, after: Source) -> b
 
 def differences(label: str, before: Source, after: Source) -> Iterator[str]:
     if before.notebook is None or after.notebook is None:
-        yield from unified(label, before.text, after.text)
+        yield from unified(label, before.written, after.written)
         return
     cells = dict(after.notebook.written_cells())
     for number, text in before.notebook.written_cells():
