@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from oomlint.cli import global_options, wants_color
+from oomlint.cli.snapshot import SUFFIXES, show_snapshot
 from oomlint.cli.verify import GPUS, Size, progress
 from oomlint.cli.written import html_option, refuse_to_overwrite, write_file, write_page
 from oomlint.errors import OomlintError
@@ -73,7 +74,8 @@ def measure(ctx: click.Context, /, file: Path, arguments: tuple[str, ...], **giv
     """Measure what a training script holds on the device.
 
     Runs FILE with ARGS once, to its own end, in a child process. Options of oomlint come before
-    FILE. Exits with 1 where the script does not come to a good end.
+    FILE. Exits with 1 where the script does not come to a good end. A FILE.pickle is read as a
+    recording of torch.cuda.memory, and nothing is run.
     """
     from oomlint.verify.document import measure_document
     from oomlint.verify.measure import Gauge
@@ -82,6 +84,8 @@ def measure(ctx: click.Context, /, file: Path, arguments: tuple[str, ...], **giv
     check_script(file)
     output, as_json = given["output_file"], given["output_format"] == "json"
     refuse_to_overwrite((output, given["html"]), given["force"])
+    if file.suffix in SUFFIXES:
+        return show_snapshot(file, given, given["color"] or (ctx.obj or {}).get("color"))
     with progress(given["quiet"]) as watch:
         gauge = Gauge(file, arguments, limits_of(given), as_json, watch)
         found = gauge.measure(file.name)

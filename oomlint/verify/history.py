@@ -31,8 +31,11 @@ GIVES = ("segment_free", "segment_unmap")
 ENDS = ("free_requested", "free_completed", "free")
 
 # Packages and Python itself, wherever they were installed on the machine that recorded.
-LIBRARY = re.compile(r"^<(?!ipython)|/(?:site|dist)-packages/|/lib/python\d|/torch/(?:nn|_)")
+LIBRARY = re.compile(
+    r"^<(?!ipython)|/(?:site|dist)-packages/|/lib/python\d|/torch/(?:nn|_)|/torchinductor_"
+)
 OPTIMIZER = re.compile(r"(?:^|/)torch/optim/")
+STEPS = ("step", "wrapper")
 MODULE = re.compile(r"(?:^|/)torch/nn/modules/module\.py$")
 WORKSPACES = re.compile(r"^at::cuda::\w*Workspace")  # where C++ frames were recorded
 INSTALLED = re.compile(r"^.*/(?:site|dist)-packages/")
@@ -91,8 +94,8 @@ class Stacks:
 
 
 def in_step(frames: Frames) -> bool:
-    """Whether an optimizer's step is running."""
-    return any(f["name"] == "step" and OPTIMIZER.search(f["filename"]) for f in frames)
+    """Whether an optimizer's step is running: torch's own, or one that torch has wrapped."""
+    return any(f["name"] in STEPS and OPTIMIZER.search(f["filename"]) for f in frames)
 
 
 def replay(entries: Iterable[dict[str, Any]], ledger: Ledger, stacks: Stacks) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from oomlint.verify.holdings import OTHER, PARAMETER
+from oomlint.verify.holdings import PARAMETER
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class Ledger:
         """The account since the last cut; with `floors`, `at_end` is the least of each line."""
         self.high.keep(self.live.values())
         self.top.keep(self.live.values())  # a later label is of a later time
-        least = tuple(Held(line, OTHER, size, 0) for line, size in self.floors.items() if size)
+        least = tuple(Held(line, "", size, 0) for line, size in self.floors.items() if size)
         events = self.timeline.events
         points = self.timeline.points or [(self.allocated, self.reserved)]
         span = Span(

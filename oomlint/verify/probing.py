@@ -67,7 +67,7 @@ class Account:
 
 def stride(step: int) -> int:
     """How many steps share a span."""
-    return 1 << max(0, (step // SINGLE_STEPS).bit_length() - 1)
+    return 1 << (step // SINGLE_STEPS).bit_length()
 
 
 def shares(spans: int) -> int:

@@ -20,6 +20,7 @@ PARTS = 20
 # Values a timeline has at most, twice.
 POINTS = 480
 RECORDED = "recorded"
+WITHOUT_STEPS = "No optimizer's step was seen: the activations of one forward pass grow as well."
 
 Entries = list[dict[str, Any]]
 
@@ -91,6 +92,11 @@ def run_of(snapshot: dict[str, Any]) -> Run:
         unit=OPTIMIZER,
         steps=(),
         ending=Ending(FINISHED),
+        warnings=tuple(
+            f"cuda:{number} was recorded, too ({len(others):,} events), and is not shown"
+            for number, others in enumerate(traces)
+            if others and number != device
+        ),
         spans=spans,
         lines={line: f"in {function}" for line, function in stacks.functions.items()},
     )
@@ -99,7 +105,7 @@ def run_of(snapshot: dict[str, Any]) -> Run:
 def spans_of(entries: Entries, ledger: Ledger, stacks: Stacks) -> Iterable[Span]:
     """A span for every step of an optimizer that stacks show; else for equal parts."""
     ends = step_ends(entries)
-    if len(ends) >= 2:
+    if ends:
         ledger.shares = max(8, POINTS // (len(ends) + 1))
         ledger.begin()
         rest = iter(entries)

@@ -37,6 +37,8 @@ from oomlint.verify.views.geometry import (
 LABELS = 8
 # What lies between steps is drawn this wide, a step being 1.
 BETWEEN = 0.5
+# No axis of bytes is shorter.
+LEAST_BYTES = 1024
 # From this ratio on, norms are drawn by their logarithms.
 WIDE = 100.0
 
@@ -81,7 +83,7 @@ def timeline(subject: Subject, top: int) -> Plot:
         x_ticks=step_ticks(places, across),
         y_ticks=byte_ticks(0, top, up),
         keys=(Key(subject.css, "allocated"), Key("reserved", "reserved")),
-        bands=tuple(band(*place, across) for place in places),
+        bands=tuple(band(*place, across) for place in places if spans_have_steps(spans)),
         lines=(
             Line(path(allocated), subject.css, below(allocated, up(0))),
             Line(path(reserved), "reserved"),
@@ -156,11 +158,13 @@ def timeline_words(run: Run) -> str:
     """The chart in a sentence, for who does not see it."""
     peak = peak_span(run, whole=True)
     assert peak is not None
-    where = f"in step {peak.step}" if peak.step else "outside of steps"
+    where = f" in step {peak.step}" if peak.step else ""
+    if not peak.step and spans_have_steps(run.spans):
+        where = " between steps"
     held = [sum(one.bytes for one in span.at_end) for span in spans_of_steps(run)]
     ends = f" At the ends of steps {size(held[0])} are held first and {size(held[-1])} last."
     return (
-        f"Allocated bytes peak at {size(peak.peak)} {where}; up to "
+        f"Allocated bytes peak at {size(peak.peak)}{where}; up to "
         f"{size(max(max(span.reserved) for span in run.spans))} are reserved."
         + (ends if held and spans_have_steps(run.spans) else "")
     )
@@ -183,6 +187,7 @@ def growth(subjects: Sequence[Subject]) -> Plot | None:
         curves,
         lambda low, high, scale: byte_ticks(low, high, scale),
         lambda value: f"{'+' if value >= 0 else '-'}{size(abs(value))}",
+        least=LEAST_BYTES,
     )
 
 
@@ -222,15 +227,16 @@ def step_chart(
     y_ticks: Callable[[float, float, Scale], tuple[Tick, ...]],
     text: Callable[[float], str],
     log: bool = False,
+    least: float = 0.0,
 ) -> Plot:
-    """A curve for every subject over the numbers of steps."""
+    """A curve for every subject over the numbers of steps; the axis reaches `least` at least."""
     values = [value for _, points in curves for _, value in points]
     numbers = sorted({number for _, points in curves for number, _ in points})
     low, high = min(values), max(values)
     if log:
         low, high = 10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high))
     else:
-        low, high = min(0.0, low), max(0.0, high)
+        low, high = min(0.0, low), max(least, high)
         high += (high - low) * 0.05
     up = vertical(low, high, log)
     across = horizontal(numbers[0] - 0.5, numbers[-1] + 0.5)

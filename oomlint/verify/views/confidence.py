@@ -27,6 +27,7 @@ GUESSED = (
     "A recording does not say what a block is for. Kinds are guessed from stacks: what an "
     "optimizer's step makes and keeps is its state, what the backward pass makes and keeps a "
     "gradient, what a model's move to the device makes a parameter.",
+    "cuBLAS's workspaces are told apart only where C++ stacks were recorded, too.",
 )
 
 

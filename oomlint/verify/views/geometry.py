@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 # User units of every chart; the margins hold labels of the large type that phones get.
 WIDTH, HEIGHT = 720, 300
-LEFT, RIGHT, TOP, BOTTOM = 118, 18, 34, 62
+LEFT, RIGHT, TOP, BOTTOM = 118, 34, 34, 62
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 

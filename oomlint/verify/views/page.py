@@ -15,7 +15,7 @@ from oomlint.verify.measure import Measurement
 from oomlint.verify.measure_table import rows as measure_rows
 from oomlint.verify.measure_table import title as measure_title
 from oomlint.verify.record import Run
-from oomlint.verify.series import size
+from oomlint.verify.snapshot_table import rows as snapshot_rows
 from oomlint.verify.verdict import CONFIRMED, NO_EFFECT, NOT_MEASURED, REFUTED
 from oomlint.verify.views import charts, confidence, geometry, tables
 from oomlint.verify.views.charts import Subject
@@ -88,19 +88,12 @@ def measure_page(found: Measurement) -> str:
 
 def snapshot_page(path: Path, run: Run) -> str:
     """The page of `oomlint measure SNAPSHOT.pickle`."""
-    peak = max(span.peak for span in run.spans)
-    reserved = max(max(span.reserved) for span in run.spans)
-    events = sum(span.events for span in run.spans)
     section = Section(
         anchor="run",
         title="The recording",
+        notes=tuple(f"{warning}." for warning in run.warnings),
         head=("", "value"),
-        rows=(
-            ("allocated bytes, peak", size(peak)),
-            ("reserved bytes, peak", size(reserved)),
-            ("steps of an optimizer seen", f"{sum(span.step > 0 for span in run.spans):,}"),
-            ("allocator events", f"{events:,}"),
-        ),
+        rows=tuple(snapshot_rows(run)),
         **views_of([Subject("", ALONE, run)], whole=True),
     )
     return single_page(f"{path.name}: a memory snapshot", f"{path} of {run.device}", section, run)

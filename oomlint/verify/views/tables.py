@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from oomlint.verify.attribution import by_kind, growing, peak_span
 from oomlint.verify.ledger import Held, Span
 from oomlint.verify.record import Run, Step
 from oomlint.verify.series import size
+from oomlint.verify.snapshots import WITHOUT_STEPS
 from oomlint.verify.views.charts import Subject
 
 MOST_ROWS = 20
@@ -82,7 +83,11 @@ def growth_by_line(subjects: Sequence[Subject]) -> Table | None:
     for subject in subjects:
         found = growing(subject.run)
         columns.append({(named(subject, one.line), one.kind): one.bytes_per_step for one in found})
-    return table("What piles up from step to step, by line", "line", subjects, columns)
+    if any(span.step for subject in subjects for span in subject.run.spans):
+        return table("What piles up from step to step, by line", "line", subjects, columns)
+    title = "What grows from one twentieth of the recording to the next, by line"
+    drawn = table(title, "line", subjects, columns)
+    return replace(drawn, rest=f"{WITHOUT_STEPS} {drawn.rest}".strip()) if drawn else None
 
 
 def at_peak(run: Run, whole: bool) -> tuple[Held, ...]:
