@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from oomlint.verify.allocator import Allocator, CapacityExceeded
 from oomlint.verify.profiles import EMULATED, Profile
@@ -63,6 +61,7 @@ class State(threading.local):
     placement: torch.device | None = None
     paused: int = 0
     backward: bool = False
+    within: bool = False  # an operator on the device that is composed of others
 
 
 class Device:
@@ -149,6 +148,16 @@ class Device:
             self.state.placement = before
 
     @contextlib.contextmanager
+    def within(self, placed: bool) -> Iterator[None]:
+        """Around the parts of an operator that works on the device, or on the host."""
+        before = self.state.within
+        self.state.within = placed
+        try:
+            yield
+        finally:
+            self.state.within = before
+
+    @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """What this thread computes here is on no device and is not counted."""
         self.state.paused += 1
@@ -190,120 +199,6 @@ def tensors_in(values: Any) -> Iterator[torch.Tensor]:
             yield value
         elif isinstance(value, (list, tuple)):
             yield from tensors_in(value)
-
-
-HOST_IS_FULL = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes")
-LOWER = (torch.float16, torch.bfloat16)
-aten: Any = torch.ops.aten
-# `item()`, `float()`, `if tensor:`: the host needs a number that the device computes.
-READS_NUMBER = aten._local_scalar_dense.default
-FILLS = aten.copy_.default
-# CUDA multiplies halves and adds in float32; CPUs do so too, but many times slower than this.
-PRODUCTS = frozenset(
-    {
-        aten.mm.default,
-        aten.addmm.default,
-        aten.bmm.default,
-        aten.baddbmm.default,
-        aten.addbmm.default,
-        aten.convolution.default,
-        aten.convolution_backward.default,
-    }
-)
-
-
-def multiplied(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """A product of halves, computed in float32 and rounded."""
-    dtypes = {value.dtype for value in args if isinstance(value, torch.Tensor)}
-    if len(dtypes) != 1 or not dtypes <= set(LOWER) or "out" in kwargs:
-        return func(*args, **kwargs)
-    wide = [value.float() if isinstance(value, torch.Tensor) else value for value in args]
-    result, dtype = func(*wide, **kwargs), dtypes.pop()
-    if isinstance(result, torch.Tensor):
-        return result.to(dtype)
-    return tuple(None if value is None else value.to(dtype) for value in result)
-
-
-def apply(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    return func(*args, **kwargs)
-
-
-class Tracker(TorchDispatchMode):  # type: ignore[misc]
-    """Places what operators return: on the device where that is asked for or an input is there."""
-
-    def __init__(self, device: Device) -> None:
-        super().__init__()
-        self.device = device
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        state = self.device.state
-        asked = kwargs.get("device")
-        if asked is not None and asked.type == "cuda":
-            target(asked)
-            kwargs = {**kwargs, "device": CPU}
-        if kwargs.get("pin_memory"):
-            kwargs = {**kwargs, "pin_memory": False}
-        if state.paused:
-            return func(*args, **kwargs)
-        run = multiplied if func in PRODUCTS else apply
-        try:
-            result = run(func, args, kwargs)
-        except RuntimeError as error:
-            self.explain(error, asked, args, kwargs)
-            raise
-        if func is READS_NUMBER and on_device(args[0]):
-            self.device.waits += 1
-        if func is FILLS and on_device(args[0]) and not on_device(args[1]):
-            self.device.copies += 1
-        if not self.placed(asked, args, kwargs):
-            return result
-        self.device.note_launch()
-        outputs = (result,) if isinstance(result, torch.Tensor) else result
-        if not isinstance(outputs, (list, tuple)):
-            return result
-        inputs: set[int] | None = None
-        for output in tensors_in(outputs):
-            for storage in storages(output):
-                if not hasattr(storage, TAG):
-                    # A view of a host tensor, or a host tensor written in place, stays there.
-                    if inputs is None:
-                        given = (*args, *kwargs.values())
-                        inputs = {s._cdata for t in tensors_in(given) for s in storages(t)}
-                    if storage._cdata in inputs:
-                        continue
-                self.device.tag_storage(storage)
-        self.device.note_work(func, args, result)
-        return result
-
-    def explain(
-        self, error: RuntimeError, asked: torch.device | None, args: Any, kwargs: dict[str, Any]
-    ) -> None:
-        """Raises CUDA's error where the host's memory ends before the device's would have."""
-        found = HOST_IS_FULL.search(str(error))
-        if found and self.placed(asked, args, kwargs):
-            self.device.hold(int(found[1]))
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # Else the first operator imports torch's compiler, which takes longer than small scripts.
-        return False
-
-    def placed(self, asked: torch.device | None, args: Any, kwargs: dict[str, Any]) -> bool:
-        state = self.device.state
-        if state.placement is not None:
-            return bool(state.placement.type == "cuda")
-        if asked is not None and asked.type == "cuda":
-            return True
-        given = False
-        for tensor in tensors_in((*args, *kwargs.values())):
-            if on_device(tensor):
-                return True
-            given = True
-        # Formulas of the backward pass make tensors out of nothing, with the real device's name.
-        return state.backward and not given
 
 
 def emulated_device(tensor: torch.Tensor) -> torch.device:

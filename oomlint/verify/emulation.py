@@ -8,24 +8,23 @@ import os
 import sys
 import threading
 import types
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from oomlint.verify import cuda_api, mixed_precision, process_groups
+from oomlint.verify import cuda_api, fused, mixed_precision, process_groups
 from oomlint.verify.allocator import Allocator
 from oomlint.verify.device import (
     CPU,
     CUDA,
     TAG,
     Device,
-    Tracker,
     emulated_device,
     on_device,
     target,
 )
+from oomlint.verify.dispatch import Sight
 from oomlint.verify.profiles import EMULATED, Profile
 
 base_type: Callable[..., Any] = torch.Tensor.type
@@ -45,12 +44,16 @@ def install(
     patch_storages(device)
     cuda_api.install(device)
     torch._C._cuda_clearCublasWorkspaces = device.workspaces.clear
-    patch_operators()
+    patch_grouping()
+    library, kernels = fused.install(device)
+    registrations.append(library)
     patch_compiler()
-    patch_threads(device)
+    sight = Sight(device, kernels)
+    registrations.append(sight.install())
+    patch_threads(device, sight)
     mixed_precision.install()
     process_groups.install()
-    Tracker(device).__enter__()
+    sight.__enter__()
     return device
 
 
@@ -145,8 +148,8 @@ def patch_tensors(device: Device) -> None:
 
 def type_name(dtype: torch.dtype) -> str:
     """What Tensor.type() calls a tensor of this dtype on CUDA."""
-    with torch.utils._python_dispatch._disable_current_modes():
-        return str(base_type(torch.empty(0, dtype=dtype))).replace("torch.", "torch.cuda.", 1)
+    named = str(base_type(torch.empty(0, dtype=dtype, device=CPU)))
+    return named.replace("torch.", "torch.cuda.", 1)
 
 
 def patch_constructors(device: Device) -> None:
@@ -235,13 +238,13 @@ def patch_storages(device: Device) -> None:
     torch.serialization.register_package(5, location, restore)
 
 
-def patch_threads(device: Device) -> None:
-    """Dispatch modes are per thread: every new Python thread enters its own."""
+def patch_threads(device: Device, sight: Sight) -> None:
+    """What the dispatcher includes is per thread: every new Python thread enters its own."""
     thread: Any = threading.Thread
     base_bootstrap = thread._bootstrap_inner
 
     def bootstrap(self: threading.Thread) -> None:
-        with Tracker(device):
+        with sight:
             base_bootstrap(self)
 
     thread._bootstrap_inner = bootstrap
@@ -262,8 +265,8 @@ def patch_threads(device: Device) -> None:
     torch.autograd._engine_run_backward = run
 
 
-def patch_operators() -> None:
-    """Operators that save other tensors for the backward on CUDA than on the CPU."""
+def patch_grouping() -> None:
+    """The foreach operators ask C++ for the devices of their tensors."""
     grouped = torch._C._group_tensors_by_device_and_dtype
 
     def group(lists: Any, with_indices: bool = False) -> Any:
@@ -275,15 +278,6 @@ def patch_operators() -> None:
         return {(home(value[0][0]), key[1]): value for key, value in found.items()}
 
     torch._C._group_tensors_by_device_and_dtype = group
-
-    def dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
-        return torch.native_dropout(x, p, train)[0] if train and p > 0 else x
-
-    library = torch.library.Library("aten", "IMPL")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        library.impl("dropout", dropout, "AutogradCPU")
-    registrations.append(library)
 
 
 class Dormant(types.ModuleType):

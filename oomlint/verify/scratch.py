@@ -15,12 +15,16 @@ from oomlint.verify.profiles import Profile
 aten: Any = torch.ops.aten
 FORWARD = aten.convolution.default
 BACKWARD = aten.convolution_backward.default
+SOFTMAX_BACKWARD = aten._softmax_backward_data.default
 
 
 def scratch(func: Any, args: Any, result: Any, profile: Profile) -> tuple[int, ...]:
     """Bytes of the blocks that an operator takes beside its outputs."""
     if func in (FORWARD, BACKWARD):
         return () if torch.backends.cudnn.enabled else (columns(func, args, result),)
+    if func is SOFTMAX_BACKWARD:
+        product = args[0].numel() * max(args[0].element_size(), args[1].element_size())
+        return (product,) if args[0].is_contiguous() else (product, product)  # and a copy
     if func in REDUCTIONS:
         sums = sums_of(args[0], args[REDUCTIONS[func]] if len(args) > REDUCTIONS[func] else None)
         if sums is not None:
@@ -35,7 +39,7 @@ def columns(func: Any, args: Any, result: Any) -> int:
         made, mask = result, (True, True)
     else:
         made, given, weight, bias, stride, padding, _, transposed, _, groups, mask = args
-    if given.dim() != 4 or groups != 1:
+    if groups != 1:
         return 0
     width = given.element_size()
     kernel = math.prod(weight.shape[2:])
@@ -44,7 +48,8 @@ def columns(func: Any, args: Any, result: Any) -> int:
         ones = func is FORWARD and bias is not None
         spread = weight.shape[1] * kernel * math.prod(given.shape[2:])
         return int(width * (spread + (math.prod(made.shape[2:]) if ones else 0)))
-    plain = kernel == 1 and set(stride) == {1} and set(padding) == {0}
+    flat = given.dim() < 5  # over one or two dimensions
+    plain = flat and kernel == 1 and set(stride) == {1} and set(padding) == {0}
     if plain and not (func is BACKWARD and mask[0]):
         return 0
     return int(width * weight.shape[1] * kernel * math.prod(made.shape[2:]))

@@ -1,0 +1,239 @@
+"""Sees every operator below autograd and places what it returns on the emulated device."""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+from typing import Any
+
+import torch
+
+from oomlint.verify.device import CPU, TAG, Device, on_device, storages, target, tensors_in
+
+# A dispatch mode would be seen by autograd, which then sums gradients out of place and takes other
+# formulas than on a real device. Nothing else in torch uses this key, and nobody looks for it.
+KEY = torch._C._parse_dispatch_key("Fake")
+KEYS = torch._C.DispatchKeySet(KEY)
+COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
+HOST_IS_FULL = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes")
+LOWER = (torch.float16, torch.bfloat16)
+aten: Any = torch.ops.aten
+# `item()`, `float()`, `if tensor:`: the host needs a number that the device computes.
+READS_NUMBER = aten._local_scalar_dense.default
+FILLS = aten.copy_.default
+ADDS, ADDS_IN_PLACE = aten.add.Tensor, aten.add_.Tensor
+ENGINE = "_engine_run_backward"  # the Python function that calls the engine
+# Of a gradient on its way here: autograd, the call, Python; the storage and its tag.
+OWNERS, STORAGE_OWNERS = 3, 2
+# CUDA multiplies halves and adds in float32; CPUs do so too, but many times slower than this.
+PRODUCTS = frozenset(
+    {
+        aten.mm.default,
+        aten.addmm.default,
+        aten.bmm.default,
+        aten.baddbmm.default,
+        aten.addbmm.default,
+        aten.convolution.default,
+        aten.convolution_backward.default,
+    }
+)
+
+
+def multiplied(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """A product of halves, computed in float32 and rounded."""
+    dtypes = {value.dtype for value in args if isinstance(value, torch.Tensor)}
+    if len(dtypes) != 1 or not dtypes <= set(LOWER) or "out" in kwargs:
+        return func(*args, **kwargs)
+    wide = [value.float() if isinstance(value, torch.Tensor) else value for value in args]
+    result, dtype = func(*wide, **kwargs), dtypes.pop()
+    if isinstance(result, torch.Tensor):
+        return result.to(dtype)
+    return tuple(None if value is None else value.to(dtype) for value in result)
+
+
+def widened(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """An operator that the CPU has in float32 only; raises what it raises for other tensors."""
+    dtypes = {t.dtype for t in tensors_in(args)} & set(LOWER)
+    if len(dtypes) != 1:
+        return func(*args, **kwargs)
+    dtype = dtypes.pop()
+    wide = [v.float() if isinstance(v, torch.Tensor) and v.dtype is dtype else v for v in args]
+    result = func(*wide, **kwargs)
+    if isinstance(result, torch.Tensor):
+        return result.to(dtype) if result.dtype is torch.float32 else result
+    return tuple(v.to(dtype) if is_single(v) else v for v in result)
+
+
+def is_single(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype is torch.float32
+
+
+def apply(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    return func(*args, **kwargs)
+
+
+# Operators of other operators that hold nothing beside their output: seen as one.
+PLAIN = re.compile(
+    r"aten::(_?(to_)?copy|clone|contiguous|lift\w*|detach\w*|fill|zero|.*_like|new_.*|empty.*|zeros|ones"
+    r"|full|rand\w*|arange|eye|linspace|scalar_tensor|item|equal|is_\w+|size|stride|numel|convolution\w*)_?$"
+)
+
+
+class Sight:
+    """While it is entered, the running thread's operators go through `dispatch`."""
+
+    def __init__(self, device: Device, kernels: dict[Any, Any]) -> None:
+        self.device = device
+        # How an operator is taken apart, None if it is not. Where autograd is, `kernels` is there.
+        self.parts: dict[Any, Any] = dict(kernels)
+
+    def __enter__(self) -> Sight:
+        torch._C._dispatch_tls_set_dispatch_key_included(KEY, True)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        torch._C._dispatch_tls_set_dispatch_key_included(KEY, False)
+
+    def install(self) -> torch.library.Library:
+        """The registration ends with the object that is returned."""
+        library: Any = torch.library.Library("_", "IMPL")
+        library.m.fallback("Fake", self.dispatch, False)
+        base: Any = torch.Tensor
+        for name in ("_make_subclass", "as_subclass"):
+            setattr(base, name, unseen(getattr(base, name)))
+        base._make_subclass = staticmethod(base._make_subclass)
+        return library
+
+    def dispatch(self, func: Any, *args: Any, **kwargs: Any) -> Any:
+        state = self.device.state
+        try:
+            parts = self.parts[func]
+        except KeyError:
+            parts = self.parts[func] = parts_of(func)
+        if parts is not None and not state.paused:
+            with self.device.within(any(map(on_device, tensors_in((*args, *kwargs.values()))))):
+                return parts(*args, **kwargs)
+        asked = kwargs.get("device")
+        if asked is not None and asked.type == "cuda":
+            target(asked)
+            kwargs["device"] = CPU
+        if kwargs.get("pin_memory"):
+            kwargs["pin_memory"] = False
+        if state.paused:
+            with torch._C._ExcludeDispatchKeyGuard(KEYS):
+                return func(*args, **kwargs)
+        if func is ADDS and state.backward and sums_gradients(*args):
+            func = ADDS_IN_PLACE
+        run = multiplied if func in PRODUCTS else apply
+        try:
+            with torch._C._ExcludeDispatchKeyGuard(KEYS):
+                result = run(func, args, kwargs)
+        except NotImplementedError:
+            with torch._C._ExcludeDispatchKeyGuard(KEYS):
+                result = widened(func, args, kwargs)
+        except RuntimeError as error:
+            self.explain(error, asked, args, kwargs)
+            raise
+        if func is READS_NUMBER and on_device(args[0]):
+            self.device.waits += 1
+        if func is FILLS and on_device(args[0]) and not on_device(args[1]):
+            self.device.copies += 1
+        if not self.placed(asked, args, kwargs):
+            return result
+        self.device.note_launch()
+        outputs = (result,) if isinstance(result, torch.Tensor) else result
+        if not isinstance(outputs, (list, tuple)):
+            return result
+        inputs: set[int] | None = None
+        for output in tensors_in(outputs):
+            for storage in storages(output):
+                if not hasattr(storage, TAG):
+                    # A view of a host tensor, or a host tensor written in place, stays there.
+                    if inputs is None:
+                        given = (*args, *kwargs.values())
+                        inputs = {s._cdata for t in tensors_in(given) for s in storages(t)}
+                    if storage._cdata in inputs:
+                        continue
+                self.device.tag_storage(storage)
+        self.device.note_work(func, args, result)
+        return result
+
+    def explain(
+        self, error: RuntimeError, asked: torch.device | None, args: Any, kwargs: dict[str, Any]
+    ) -> None:
+        """Raises CUDA's error where the host's memory ends before the device's would have."""
+        found = HOST_IS_FULL.search(str(error))
+        if found and self.placed(asked, args, kwargs):
+            self.device.hold(int(found[1]))
+
+    def placed(self, asked: torch.device | None, args: Any, kwargs: dict[str, Any]) -> bool:
+        state = self.device.state
+        if state.placement is not None:
+            return bool(state.placement.type == "cuda")
+        if asked is not None and asked.type == "cuda":
+            return True
+        given = False
+        for tensor in tensors_in((*args, *kwargs.values())):
+            if on_device(tensor):
+                return True
+            given = True
+        # Composed operators and formulas of the backward pass make tensors out of nothing, where
+        # their arguments are by the CPU's name. Python itself always says whether memory is pinned.
+        return (state.within or state.backward) and not given and "pin_memory" not in kwargs
+
+
+def sums_gradients(first: Any, second: Any, *_: Any) -> bool:
+    """Whether autograd adds to a gradient that nothing else holds, which it then does in place.
+
+    It takes the tag of a storage for another owner, so that here it asks for a new tensor.
+    """
+    return (
+        sys._getframe(2).f_code.co_name == ENGINE
+        and isinstance(second, torch.Tensor)
+        and first.shape == second.shape
+        and first.dtype == second.dtype
+        and not torch.is_grad_enabled()
+        and dense(first)
+        and first._use_count() <= OWNERS
+        and torch._C._storage_Use_Count(first.untyped_storage()._cdata) <= STORAGE_OWNERS
+    )
+
+
+def dense(tensor: torch.Tensor) -> bool:
+    """Whether the tensor's elements lie side by side in some order of its dimensions."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def unseen(original: Any) -> Any:
+    """Runs what takes a fresh tensor from C++ that Python has not seen yet."""
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with torch._C._ExcludeDispatchKeyGuard(KEYS):
+            return original(*args, **kwargs)
+
+    return call
+
+
+def parts_of(func: Any) -> Any:
+    """What runs an operator as the operators that it is made of; None for one that is seen whole.
+
+    Autograd takes most of these apart, but there is none in inference mode.
+    """
+    name, has = func.name(), torch._C._dispatch_has_kernel_for_dispatch_key
+    if has(name, "CPU"):
+        return None
+    if has(name, "CompositeImplicitAutograd"):
+        return lambda *args, **kwargs: func._op_dk(COMPOSITE, *args, **kwargs)
+    if func.is_view or PLAIN.match(name.partition(".")[0]):
+        return None
+    if has(name, "CompositeExplicitAutograd"):
+        return lambda *args, **kwargs: func._op_dk(EXPLICIT, *args, **kwargs)
+    return None
