@@ -311,7 +311,12 @@ def test_rule_text_and_json(project: Path) -> None:
     assert call("rule", "bad-neighbour").out == text.out
     shown = json.loads(call("rule", "FAK901", "--output-format", "json").out)
     assert (shown["code"], shown["name"], shown["severity"]) == ("FAK901", "mere-hint", "advice")
-    assert (shown["default"], shown["preview"]) == (False, False)
+    assert (shown["default"], shown["preview"], shown["status"]) == (False, False, "stable")
+    assert (shown["fix"], shown["fix_availability"], shown["measured"]) == (None, "none", [])
+    own = json.loads(call("rule", "OOM101", "--output-format", "json").out)
+    assert own["fix"].startswith("Safe: ")
+    assert own["fix_availability"] == "sometimes"
+    assert "the peak of device bytes falls" in own["measured"][0]
     codes = [
         item["code"] for item in json.loads(call("rule", "--all", "--output-format", "json").out)
     ]
@@ -321,6 +326,7 @@ def test_rule_text_and_json(project: Path) -> None:
 
 def test_version_both_ways(project: Path) -> None:
     assert call("--version").out == call("version").out == "oomlint 0.1.0\n"
+    assert json.loads(call("version", "--output-format", "json").out) == {"version": "0.1.0"}
 
 
 def test_help_names_every_command(project: Path) -> None:

@@ -10,7 +10,7 @@ import click
 from oomlint import registry
 from oomlint.cli.options import complete_rules
 from oomlint.errors import OomlintError
-from oomlint.pages import markdown
+from oomlint.pages import markdown, measured
 from oomlint.rule import FAMILIES, PREFIX, Rule
 
 
@@ -32,6 +32,11 @@ def rule(wanted: str | None, every: bool, output_format: str) -> None:
     click.echo("\n\n".join(markdown(item) for item in rules))
 
 
+def section(item: type[Rule], heading: str) -> str | None:
+    _, found, rest = item.explanation().partition(f"## {heading}\n")
+    return " ".join(rest.partition("\n## ")[0].split()) if found else None
+
+
 def rule_object(item: type[Rule]) -> dict[str, Any]:
     return {
         "name": item.name,
@@ -42,6 +47,11 @@ def rule_object(item: type[Rule]) -> dict[str, Any]:
         "category": FAMILIES[item.code[3]] if item.code.startswith(PREFIX) else "third party",
         "default": item.default,
         "preview": item.preview,
+        "status": "preview" if item.preview else "stable",
+        # Its section of the documentation, where the rule has fixes at all.
+        "fix": section(item, "Fix safety"),
+        "fix_availability": "sometimes" if section(item, "Fix safety") else "none",
+        "measured": list(measured().get(item.code, ())),
         "explanation": item.explanation(),
         "effect": [claim.value for claim in item.claims],
         "url": item.url(),
