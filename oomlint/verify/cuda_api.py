@@ -66,6 +66,16 @@ def memory_functions(emulated: Device) -> dict[str, Any]:
         found = now().named() | {"max_split_size": -1 if limit >= UNLIMITED else limit}
         return OrderedDict(sorted(found.items()))
 
+    def nested_stats(device: Any = None) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in memory_stats().items():
+            *path, last = name.split(".")
+            inner = found
+            for part in path:
+                inner = inner.setdefault(part, {})
+            inner[last] = value
+        return found
+
     return {
         "memory_allocated": lambda device=None: now().allocated.current,
         "max_memory_allocated": lambda device=None: now().allocated.peak,
@@ -74,6 +84,7 @@ def memory_functions(emulated: Device) -> dict[str, Any]:
         "memory_cached": lambda device=None: now().reserved.current,
         "max_memory_cached": lambda device=None: now().reserved.peak,
         "memory_stats": memory_stats,
+        "memory_stats_as_nested_dict": nested_stats,
         "mem_get_info": memory_info,
         "empty_cache": allocator.empty_cache,
         "reset_peak_memory_stats": lambda device=None: allocator.reset_peak(),
