@@ -33,6 +33,10 @@ class Claim:
     ranks: int
     only_cuda: str
 
+    @property
+    def title(self) -> str:
+        return self.name.replace("_", " ").capitalize()
+
 
 def read_claim(path: Path) -> Claim:
     text = path.read_text("utf-8")
@@ -110,11 +114,12 @@ def page(figures: Iterable[Figure]) -> str:
         " hold as CUDA's caching allocator does. What cuDNN and NCCL take besides is not in it,"
         " and neither is time: claims about that need a GPU.",
         "",
-        "| Claim | Measured |",
-        "|---|---|",
+        "| | Claim | Measured |",
+        "|---|---|---|",
     ]
     lines += [
-        f"| [{claim.claim}](#{anchor(claim.claim)}) | {verdict(by_claim[claim.name])} |"
+        f"| [{claim.title}](#{claim.title.lower().replace(' ', '-')}) | {claim.claim} |"
+        f" {verdict(by_claim[claim.name])} |"
         for claim in CLAIMS.values()
     ]
     for claim in CLAIMS.values():
@@ -122,14 +127,8 @@ def page(figures: Iterable[Figure]) -> str:
     return "\n".join([*lines, ""])
 
 
-def anchor(heading: str) -> str:
-    """As GitHub names the place of a heading."""
-    kept = (c for c in heading.lower() if c.isalnum() or c in " -_")
-    return "".join(kept).replace(" ", "-")
-
-
 def section(claim: Claim, figures: list[Figure]) -> list[str]:
-    lines = ["", f"## {claim.claim}", ""]
+    lines = ["", f"## {claim.title}", "", f"> {claim.claim}", ""]
     if figures:
         said = verdict(figures)
         lines += [f"**{said[0].upper()}{said[1:]}.** {claim.truth}", ""]
