@@ -59,6 +59,17 @@ LINE_NUMBER = re.compile(r"\bline (\d+)\b")
 # The line above a cell of a script.
 CELLS = re.compile(rb"^#\s?%%", re.MULTILINE)
 
+# Where models go that are taken apart later, by a process whose answer is waited for.
+left: list[Model] | None = None
+
+
+def leave(model: Model) -> None:
+    if left is None:
+        model.forget()
+    else:
+        left.append(model)
+
+
 GATES: dict[tuple[type[Rule], ...], Gate] = {}
 
 
@@ -202,7 +213,7 @@ def run_rules(
         depends_on_callers=model is not None and model.depends_on_callers,
     )
     if model is not None:
-        model.forget()
+        leave(model)
     return result
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oomlint.analysis.parsing import SyntaxProblem
+from oomlint.analysis.reparsing import LastTree
 from oomlint.source import Source
 
 if TYPE_CHECKING:
@@ -58,6 +59,10 @@ class Model:
             part.__dict__.clear()
 
 
+# What a process that checks one text again and again keeps of the last one's tree.
+last_tree: LastTree | None = None
+
+
 def analyse(
     source: Source,
     root: Path | None = None,
@@ -71,7 +76,7 @@ def analyse(
     from oomlint.analysis import modules, parsing
     from oomlint.analysis.project import Project, keep_apart
 
-    tree = parsing.parse(source.text)
+    tree = parsing.parse(source.text) if last_tree is None else last_tree.tree_of(source.text)
     module = modules.build(source, tree, *modules.module_name(source.path))
     project = Project(root or source.path.parent, module)
     keep_apart(effects)

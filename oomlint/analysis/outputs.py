@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from oomlint.analysis import questions as ask
 from oomlint.analysis import retention as kept
-from oomlint.analysis.modules import written
+from oomlint.analysis.modules import Function, written
+from oomlint.analysis.nodes import walk
 from oomlint.analysis.retention import Retention
 from oomlint.analysis.state import Event, Kind, World
 from oomlint.analysis.values import (
@@ -76,7 +77,15 @@ def is_backpropagated_later(event: Event) -> bool:
     function, place = event.function, kept.place_of(event)
     if function is None:
         return False
-    nodes = list(ast.walk(function.node))
+    # Worlds tell of the same place again and again.
+    memo: dict[str, bool] = function.__dict__.setdefault("backpropagated_entries", {})
+    if place not in memo:
+        memo[place] = has_backward_of_entry(function, place)
+    return memo[place]
+
+
+def has_backward_of_entry(function: Function, place: str) -> bool:
+    nodes = list(walk(function.node))
     taken = {
         written(goal)
         for node in nodes

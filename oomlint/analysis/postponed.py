@@ -12,6 +12,7 @@ from oomlint.analysis import edits, knowledge
 from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import Node, anchor, make_fix
 from oomlint.analysis.modules import written
+from oomlint.analysis.nodes import walk
 from oomlint.analysis.recurrence import crossed
 from oomlint.analysis.state import Event, Kind, Loop, World
 from oomlint.analysis.values import Container, Either, Tensor, Thing, Value, ancestors, members
@@ -49,7 +50,7 @@ def postponed(model: Model) -> Iterator[Postponed]:
 
 def window_of(world: World, backward: Event) -> tuple[Event, Loop] | None:
     """The first forward and the loop of a window that could be backpropagated part by part."""
-    if backward.value is None or len(world.of(Kind.FORWARD)) < 2 or takes_one(backward):
+    if backward.value is None or len(world.of(Kind.FORWARD)) < 2 or takes_one(world, backward):
         return None
     held = ancestors(backward.value)
     forwards = [
@@ -70,16 +71,24 @@ def window_of(world: World, backward: Event) -> tuple[Event, Loop] | None:
     return None
 
 
-def takes_one(backward: Event) -> bool:
+def takes_one(world: World, backward: Event) -> bool:
     """`losses[i].backward()` in a loop over `i`: a backward for each of what was collected."""
     call, loop = backward.node, backward.loops[-1].node if backward.loops else None
     if not isinstance(call, ast.Call) or not isinstance(loop, ast.For):
         return False
+    # Every world asks this of the same calls.
+    memo = world.project.__dict__.setdefault("backwards_of_one", {})
+    if (id(call), id(loop)) not in memo:
+        memo[id(call), id(loop)] = is_of_one(call, loop)
+    return bool(memo[id(call), id(loop)])
+
+
+def is_of_one(call: ast.Call, loop: ast.For) -> bool:
     receiver = call.func.value if isinstance(call.func, ast.Attribute) else None
     given = [*call.args[:1], *([receiver] if receiver is not None else [])]
     named = [
         part.value
-        for part in ast.walk(loop)
+        for part in walk(loop)
         if isinstance(part, ast.Assign)
         and {written(goal) for goal in part.targets} & {written(value) for value in given}
     ]

@@ -11,6 +11,7 @@ from oomlint.analysis import classes, knowledge
 from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import Node, positions
 from oomlint.analysis.modules import Class, Function
+from oomlint.analysis.nodes import walk
 from oomlint.analysis.state import Event, Kind, World
 from oomlint.analysis.values import Instance, Thing, Value, ancestors, has_graph
 
@@ -37,7 +38,11 @@ def stuck(world: World) -> Iterator[Stuck]:
         return
     trained = trained_forwards(world)
     for mode in switches:
-        if mode.subject is None or restored_by_decorator(world, mode) or is_chosen_anew(mode):
+        if (
+            mode.subject is None
+            or restored_by_decorator(world, mode)
+            or is_chosen_anew(world, mode)
+        ):
             continue
         found = trained_in(world, mode, trained)
         if found is not None and mode_matters(world, mode.subject):
@@ -165,20 +170,31 @@ MADE = re.compile(r"@[^@]*:\d+:\d+:[^@]*\(\)$")
 LOADED = re.compile(r"from_pretrained|load|hub")
 
 
-def is_chosen_anew(mode: Event) -> bool:
+def is_chosen_anew(world: World, mode: Event) -> bool:
     """Whether a loop around chooses the mode again: one branch trains, another one evaluates."""
     called = mode.node.func if isinstance(mode.node, ast.Call) else None
     if not isinstance(called, ast.Attribute):
         return False
     receiver = classes.dotted(called.value) or ""
+    # Worlds go through the same loops again and again.
+    memo = world.project.__dict__.setdefault("modes_chosen", {})
     for loop in mode.loops:
-        for node in ast.walk(loop.node):
-            if not isinstance(node, ast.If) or not node.orelse:
-                continue
-            arms = [modes_set(node.body, receiver), modes_set(node.orelse, receiver)]
-            here = any(part is mode.node for part in ast.walk(node))
-            if not here and all(arms) and arms[0] | arms[1] == {"train", "eval"}:
-                return True
+        key = id(mode.node), id(loop.node)
+        if key not in memo:
+            memo[key] = chooses_mode(loop.node, mode.node, receiver)
+        if memo[key]:
+            return True
+    return False
+
+
+def chooses_mode(loop: ast.AST, mode: ast.AST, receiver: str) -> bool:
+    for node in walk(loop):
+        if not isinstance(node, ast.If) or not node.orelse:
+            continue
+        arms = [modes_set(node.body, receiver), modes_set(node.orelse, receiver)]
+        here = any(part is mode for part in walk(node))
+        if not here and all(arms) and arms[0] | arms[1] == {"train", "eval"}:
+            return True
     return False
 
 

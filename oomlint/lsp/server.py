@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from oomlint.linter import FileResult
 
 # How long the typing must rest before the text is checked (seconds): keys that come in one burst
-# are checked once. What is typed during a check waits for its end anyway.
+# are checked once. What is typed during a check waits for its end anyway, and what comes after a
+# pause is no burst yet: it is checked at once.
 REST_S = 0.01
+PAUSE_S = 0.1
 # The same for changes on the disk, which come in larger bursts and from two sides.
 DISK_REST_S = 0.1
 SETTINGS_FILES = ("pyproject.toml", "oomlint.toml", ".oomlint.toml", "setup.py", "setup.cfg")
@@ -70,6 +72,7 @@ class Server(Session):
         self.measuring = Measuring()
         self.complaints: dict[str, str] = {}
         self.pending: dict[str, asyncio.TimerHandle] = {}
+        self.last_typed = -PAUSE_S
 
     def schedule(self, uri: str, rest: float, urgency: Urgency) -> None:
         """Has the document checked once nothing has asked for that for `rest` seconds."""
@@ -80,6 +83,13 @@ class Server(Session):
             earlier.cancel()
         loop = asyncio.get_running_loop()
         self.pending[uri] = loop.call_later(rest, self.start, uri, urgency)
+
+    def typed(self, uri: str) -> None:
+        """Has the document checked after a key: at once behind a pause, else at the burst's end."""
+        now = asyncio.get_running_loop().time()
+        is_burst = now - self.last_typed < PAUSE_S
+        self.last_typed = now
+        self.schedule(uri, REST_S if is_burst else 0, Urgency.TYPED)
 
     def start(self, uri: str, urgency: Urgency) -> None:
         del self.pending[uri]

@@ -11,7 +11,7 @@ from oomlint.lsp.dispatch import Urgency
 from oomlint.lsp.documents import Document, document_path, open_document
 from oomlint.lsp.notebooks import NotebookDocument, changed, gone, open_notebook
 from oomlint.lsp.options import options
-from oomlint.lsp.server import REST_S, SETTINGS_FILES, Server
+from oomlint.lsp.server import SETTINGS_FILES, Server
 
 PYTHON_SUFFIXES = (".py", ".pyi")
 # Settings, modules, and what says which torch a project wants.
@@ -75,7 +75,7 @@ def did_change(server: Server, params: types.DidChangeTextDocumentParams) -> Non
         return
     changes = list(params.content_changes)
     server.documents[uri] = document.changed(changes, params.text_document.version)
-    server.schedule(uri, REST_S, Urgency.TYPED)
+    server.typed(uri)
 
 
 def did_save(server: Server, params: types.DidSaveTextDocumentParams) -> None:
@@ -110,7 +110,7 @@ def did_change_notebook(server: Server, params: types.DidChangeNotebookDocumentP
 def keep_notebook(server: Server, notebook: NotebookDocument) -> None:
     server.documents[notebook.uri] = notebook
     server.notebooks |= {part.uri: notebook.uri for part in notebook.parts}
-    server.schedule(notebook.uri, REST_S, Urgency.TYPED)
+    server.typed(notebook.uri)
 
 
 def did_close_notebook(server: Server, params: types.DidCloseNotebookDocumentParams) -> None:

@@ -124,6 +124,8 @@ def pages() -> dict[str, str]:
 
 def main() -> None:
     """Answers requests from stdin until it is closed, which the end of the server does too."""
+    from oomlint import analysis, linter
+    from oomlint.analysis.reparsing import LastTree
     from oomlint.workers import OBJECTS_BETWEEN_FILES, OBJECTS_WITHIN_FILE, resident_bytes
 
     requests = sys.stdin.buffer
@@ -134,10 +136,12 @@ def main() -> None:
         write(answers, pages())
     except Exception:  # which the first request meets again, and says
         write(answers, {})
+    analysis.last_tree = LastTree()
     answer(Request(Path(os.devnull), WARM_UP, options=Options(isolated=True)))
     gc.collect()
     gc.freeze()
     gc.set_threshold(OBJECTS_WITHIN_FILE, 20, 20)
+    left = linter.left = []
     given = 0
     while header := requests.read(HEADER.size):
         request = pickle.loads(requests.read(HEADER.unpack(header)[0]))
@@ -152,6 +156,9 @@ def main() -> None:
         write(answers, Reply(said, leaving))
         if leaving:
             return
+        # Behind the answer, for which somebody waits.
+        while left:
+            left.pop().forget()
         if gc.get_count()[0] > OBJECTS_BETWEEN_FILES:
             gc.collect()
 
