@@ -506,6 +506,154 @@ def signal_handler_catches_oom() -> Rows:
     ]
 
 
+@myth("OOM403", modelled=True, capacity=64 * MIB)
+def freed_inside_of_the_handler() -> Rows:
+    """`del error`, `gc.collect()` and `empty_cache()` in the `except` block free what failed.
+
+    The traceback holds the frames that failed, and with them their tensors and the graph, for as
+    long as the handler runs, whatever is called in it. Behind the handler they are gone, without
+    any call.
+    """
+    import torch
+
+    start = allocated()
+    held = []
+
+    def step() -> None:
+        loss = loss_of(network(), inputs(4096))
+        torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
+        loss.backward()
+
+    for named in (True, False):
+        try:
+            step()
+        except torch.OutOfMemoryError as error:
+            held.append(torch.cuda.memory_allocated() - start)
+            if named:
+                del error
+            gc.collect()
+            torch.cuda.empty_cache()
+            held.append(torch.cuda.memory_allocated() - start)
+        held.append(torch.cuda.memory_allocated() - start)
+    assert held[0] == held[1] == held[3] == held[4] > 16 * MIB, held
+    assert held[2] == held[5] == 0, held
+    return [
+        ("held in the handler, at its beginning", size(held[0])),
+        ("held in the handler, after `del error`, `gc.collect()`, `empty_cache()`", size(held[1])),
+        ("held behind the handler", size(held[2])),
+    ]
+
+
+@myth("OOM403", modelled=True, capacity=64 * MIB)
+def out_of_memory_needs_a_restart() -> Rows:
+    """After a CUDA out-of-memory error the process has to be started again.
+
+    The request failed and nothing else. When what failed is let go, the device is as before, and
+    smaller micro-batches come to the gradient that the whole batch has.
+    """
+    import torch
+
+    model, batch = network(), inputs(8192)
+    start = allocated()
+
+    def backward(share: int) -> None:
+        for part in batch.chunk(share):
+            (loss_of(model, part) * len(part) / len(batch)).backward()
+
+    def fits(share: int) -> bool:
+        try:
+            backward(share)
+        except torch.OutOfMemoryError:
+            return False
+        return True
+
+    assert not fits(1), "the whole batch fits, which shows nothing"
+    model.zero_grad()
+    left = allocated() - start
+    shares = next(share for share in (2, 4, 8, 16, 32) if fits(share) or model.zero_grad())
+    found = gradient(model)
+    model.zero_grad()
+    backward(64)
+    assert left == 0, left
+    assert torch.allclose(found, gradient(model), atol=1e-7)
+    return [
+        ("held after the error, beside model and batch", size(left)),
+        ("micro-batches with which the same process went on", str(shares)),
+        ("its gradient is that of 64 micro-batches", "yes, within 1e-7"),
+    ]
+
+
+@myth("OOM401", modelled=True, capacity=100 * MIB)
+def empty_cache_undoes_fragmentation() -> Rows:
+    """`empty_cache()` puts fragmented memory together again.
+
+    It gives back segments that are free as a whole. One small tensor in a segment keeps all of it,
+    and no call moves a tensor.
+    """
+    import torch
+
+    def pieces() -> list[Any]:
+        made = [torch.empty(4 * MIB, dtype=torch.uint8, device="cuda") for _ in range(25)]
+        return made[::5]
+
+    def whole() -> bool:
+        try:
+            torch.empty(40 * MIB, dtype=torch.uint8, device="cuda")
+        except torch.OutOfMemoryError:
+            return False
+        return True
+
+    kept = pieces()
+    rows = [
+        ("allocated, of 100 MiB", size(allocated())),
+        ("reserved", size(torch.cuda.memory_reserved())),
+    ]
+    before = whole()
+    torch.cuda.empty_cache()
+    rows.append(("reserved after `empty_cache()`", size(torch.cuda.memory_reserved())))
+    after = whole()
+    assert (before, after) == (False, False), (before, after)
+    assert rows[1][1] == rows[2][1], rows
+    del kept
+    torch.cuda.empty_cache()
+    assert whole()
+    return [
+        *rows,
+        ("a tensor of 40 MiB fits before / after `empty_cache()`", "no / no"),
+        ("it fits when the small tensors are gone", "yes"),
+    ]
+
+
+@myth(modelled=True, capacity=100 * MIB)
+def a_memory_fraction_prevents_oom() -> Rows:
+    """`set_per_process_memory_fraction(0.9)` keeps a reserve that prevents running out of memory.
+
+    It is a limit: the error comes earlier, at 90 % of the device, with the rest unused.
+    """
+    import torch
+
+    capacity = torch.cuda.get_per_process_memory_fraction()
+
+    def fitting() -> int:
+        made: list[Any] = []
+        try:
+            while True:
+                made.append(torch.empty(2 * MIB, dtype=torch.uint8, device="cuda"))
+        except torch.OutOfMemoryError:
+            return len(made)
+
+    counts = []
+    for share in (1.0, 0.9):
+        torch.cuda.empty_cache()
+        torch.cuda.set_per_process_memory_fraction(share * capacity)
+        counts.append(fitting())
+    assert counts[1] < counts[0], counts
+    return [
+        ("tensors of 2 MiB until the error, whole device of 100 MiB", str(counts[0])),
+        ("tensors of 2 MiB until the error, a fraction of 0.9", str(counts[1])),
+    ]
+
+
 def measure(name: str, device: str) -> Rows:
     chosen = MYTHS[name]
     emulate(device, chosen.capacity)
