@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from oomlint.rule import Claim
+from oomlint.verify import runner
 from oomlint.verify.compare import compare
 from oomlint.verify.record import FINISHED, STOPPED, Run
 from oomlint.verify.runner import Limits, run_text
@@ -49,6 +51,12 @@ SENTENCES = {
     "os._exit": ("import os; os._exit(4)", "ended its process with status 4"),
     "os._exit(0)": ("import os; os._exit(0)", "ended without a word"),
     "killed": ("import os; os.kill(os.getpid(), 9)", "was killed by SIGKILL"),
+    "terminates itself": ("import os; os.kill(os.getpid(), 15)", "was killed by SIGTERM"),
+    "ends its group": ("import os; os.killpg(0, 15)", "was killed by SIGTERM"),
+    "real-time signal": ("import os; os.kill(os.getpid(), 40)", "was killed by signal 40"),
+    "crashes": ("import ctypes; ctypes.string_at(0)", "was killed by SIGSEGV"),
+    "aborts": ("import os; os.abort()", "was killed by SIGABRT"),
+    "interrupts itself": ("raise KeyboardInterrupt", "raises KeyboardInterrupt"),
     "never steps": ("print('hello')", "ends before the first optimizer step"),
     "no Python": ("def f(:", "SyntaxError"),
 }
@@ -77,6 +85,65 @@ def test_a_hang_ends_at_the_timeout_with_all_its_processes(tmp_path: Path) -> No
     )
     assert found.ending.message == "did not come to an end within 12 s"
     assert not alive(int(pids.read_text()))
+
+
+LEAVES = """\
+import os, subprocess, sys
+wait = "import time; time.sleep(600)"
+children = [subprocess.Popen([sys.executable, "-S", "-c", wait], start_new_session=True)]
+pid = os.fork()
+if pid == 0:
+    os.setsid()
+    pid = os.fork()
+    if pid:
+        os._exit(0)
+    children = []
+    import time; time.sleep(600)
+os.waitpid(pid, 0)
+with open({pids!r}, "w") as file:
+    print(children[0].pid, *open("/proc/self/task/%d/children" % os.getpid()).read().split(),
+          file=file)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are followed through /proc")
+@pytest.mark.parametrize("end", ["", "os._exit(3)", "import time; time.sleep(600)"])
+def test_nothing_that_a_script_started_outlives_it(end: str, tmp_path: Path) -> None:
+    """Daemons, too: they have a session of their own and no parent any more."""
+    pids = tmp_path / "pids"
+    run(tmp_path, LEAVES.format(pids=str(pids)) + end, timeout=6.0, writes=True)
+    started = [int(pid) for pid in pids.read_text().split()]
+    assert len(set(started)) == 2
+    assert not [pid for pid in started if alive(pid)]
+
+
+def test_too_many_processes_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "MAX_PROCESSES", 32)
+    text = (
+        "import os, time\nfor _ in range(60):\n    os.fork() or time.sleep(600)\ntime.sleep(600)\n"
+    )
+    found = run(tmp_path, text, timeout=60.0)
+    assert found.ending.message == "started more than 32 processes"
+
+
+def test_signals_that_a_script_ignores_do_not_keep_it_alive(tmp_path: Path) -> None:
+    text = "import signal, time\n" + "".join(
+        f"signal.signal(signal.{name}, signal.SIG_IGN)\n"
+        for name in ("SIGTERM", "SIGINT", "SIGHUP")
+    )
+    found = run(tmp_path, text + "time.sleep(600)\n", timeout=5.0)
+    assert found.ending.message == "did not come to an end within 5 s"
+
+
+def test_records_survive_another_folder_and_closed_files(tmp_path: Path) -> None:
+    own = tmp_path / "own.txt"
+    text = (
+        "import os\nos.chdir('/')\nos.closerange(3, 256)\n"
+        f"files = [open({str(own)!r}, 'a') for _ in range(64)]\n" + TRAINS.format(steps=2)
+    )
+    found = run(tmp_path, text, writes=True)
+    assert (len(found.steps), found.ending.kind) == (2, FINISHED)
+    assert own.read_text() == ""
 
 
 def test_host_memory_is_limited(tmp_path: Path) -> None:
@@ -283,8 +350,35 @@ def test_nothing_is_written_beside_the_script(tmp_path: Path) -> None:
     assert (tmp_path / "best.pt").read_bytes() == b"precious"
 
 
+def test_other_programs_cannot_write_beside_the_script(tmp_path: Path) -> None:
+    if not landlocked():
+        pytest.skip("this kernel has no Landlock")
+    found = run(
+        tmp_path,
+        "import os, subprocess, sqlite3, tempfile\n"
+        "folder = os.path.dirname(__file__)\n"
+        "os.chdir(folder)\n"
+        "assert os.system('echo no > by_shell.txt 2> /dev/null') != 0\n"
+        "assert os.system('rm script.py 2> /dev/null') != 0\n"
+        "try:\n"
+        "    sqlite3.connect('by_library.db').execute('create table t (x)')\n"
+        "    raise AssertionError('written')\n"
+        "except sqlite3.OperationalError:\n"
+        "    pass\n"
+        "assert os.system('echo yes > $TMPDIR/mine.txt') == 0\n" + TRAINS.format(steps=1),
+    )
+    assert (found.ending.message, found.ending.kind) == ("", FINISHED)
+    assert sorted(os.listdir(tmp_path)) == ["script.py", "work"]
+
+
+def landlocked() -> bool:
+    if sys.platform != "linux":
+        return False
+    return ctypes.CDLL(None).syscall(444, None, 0, 1) > 0  # type: ignore[no-any-return]
+
+
 def alive(pid: int) -> bool:
-    for _ in range(50):
+    for _ in range(20):
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
@@ -295,16 +389,24 @@ def alive(pid: int) -> bool:
     return True
 
 
-def test_an_interrupt_ends_the_children_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_signal_ends_the_children_at_once(number: int, status: int, tmp_path: Path) -> None:
+    """Those that moved to a session of their own, too."""
     pids = tmp_path / "pids"
     script = tmp_path / "script.py"
     script.write_text(
-        "import os, time, torch\n"
+        "import os, subprocess, sys, time, torch\n"
         "def train(model, loader, optimizer):\n"
         "    for x in loader:\n"
         "        model(x).sum().backward()\n"
         "        optimizer.step()\n"
-        f"os.write(os.open({str(pids)!r}, os.O_CREAT | os.O_WRONLY), str(os.getpid()).encode())\n"
+        "wait = [sys.executable, '-S', '-c', 'import time; time.sleep(600)']\n"
+        "child = subprocess.Popen(wait, start_new_session=True)\n"
+        f"with open({str(pids)!r} + '.new', 'w') as file:\n"
+        "    print(os.getpid(), child.pid, file=file)\n"
+        f"os.rename({str(pids)!r} + '.new', {str(pids)!r})\n"
         "time.sleep(600)\n"
     )
     program = subprocess.Popen(
@@ -317,13 +419,46 @@ def test_an_interrupt_ends_the_children_at_once(tmp_path: Path) -> None:
     )
     try:
         for _ in range(600):
-            if pids.exists() and pids.read_text():
+            if pids.exists():
                 break
             time.sleep(0.1)
-        program.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+        program.send_signal(number)
         _, err = program.communicate(timeout=30)
     finally:
         program.kill()
-    assert program.returncode == 130
+    assert program.returncode == status
     assert "Traceback" not in err
-    assert not alive(int(pids.read_text()))
+    assert not [pid for pid in pids.read_text().split() if alive(int(pid))]
+
+
+def test_a_terminal_shows_what_runs_once_it_takes_long(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import time; time.sleep(1.2)\n" + TRAINS.format(steps=2) + KEPT)
+    shown, terminal = os.openpty()
+    command = [sys.executable, "-m", "oomlint", "verify", "--device", "emulated", str(script)]
+    program = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=terminal, env={**os.environ, "TERM": "xterm"}
+    )
+    os.close(terminal)
+    said = b""
+    while True:
+        try:
+            said += os.read(shown, 4096)
+        except OSError:  # the program has closed its end
+            break
+    out, _ = program.communicate(timeout=60)
+    os.close(shown)
+    assert b"running OOM102 before the fix" in said
+    assert b"running" not in out and b"OOM102" in out
+
+
+KEPT = """
+total = 0
+for step in range(4):
+    loss = model(torch.randn(8, 4, device="cuda")).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    total += loss
+"""

@@ -8,7 +8,9 @@ import json
 import os
 import re
 import shutil
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -278,20 +280,56 @@ def codes(values: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(find_rule(name).code for name in names)
 
 
+SLOW = 1.0  # seconds after which a line says what is being run
+
+
 @contextlib.contextmanager
 def progress(quiet: bool, verbose: bool = False) -> Iterator[Callable[[str], None] | None]:
-    """A line on a terminal that says what is being run; elsewhere a line a run, if asked for."""
-    if not quiet and verbose and not sys.stderr.isatty():
-        yield lambda what: click.echo(f"oomlint: running {what}", err=True)
-        return
-    if quiet or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
+    """A line on a terminal that says what is being run, once it takes longer than a moment.
 
-    console = Console(stderr=True)
-    with console.status("starting") as status:
-        yield lambda what: status.update(f"running {what}")
+    Elsewhere a line a run, if asked for.
+    Whoever ends this process with SIGTERM or by closing the terminal ends the children, too.
+    """
+    with ended_by_signals():
+        if not quiet and verbose and not sys.stderr.isatty():
+            yield lambda what: click.echo(f"oomlint: running {what}", err=True)
+            return
+        if quiet or not sys.stderr.isatty():
+            yield None
+            return
+        from rich.console import Console
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+        shown = Progress(*columns, console=Console(stderr=True), transient=True)
+        task = shown.add_task("starting")
+        waiting = threading.Timer(SLOW, shown.start)
+        waiting.daemon = True
+        waiting.start()
+        try:
+            yield lambda what: shown.update(task, description=f"running {what}")
+        finally:
+            waiting.cancel()
+            waiting.join()
+            shown.stop()
+
+
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Turns signals that would end the process at once into one that lets it clean up."""
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    kept = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
 
 
 def write(report: Any, output: Path | None, as_json: bool, choice: str | None) -> None:

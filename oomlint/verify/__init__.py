@@ -237,7 +237,10 @@ def stood_in_for(
         with TemporaryDirectory(prefix="oomlint-") as folder:
             guess, _ = find_guess(bench.target, after, planned, bench.limits, Path(folder))
     if guess is None:
-        raise OomlintError(ending.message or f"{bench.target.name} cannot be called")
+        said = ending.message
+        if ending.kind != UNUSABLE:
+            said = f"{bench.target.name} cannot be called: with stand-ins it {said}"
+        raise OomlintError(said)
     return StandIns(planned, guess)
 
 

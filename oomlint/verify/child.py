@@ -7,7 +7,6 @@ import importlib
 import json
 import os
 import random
-import signal
 import sys
 import time
 import traceback
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from oomlint.verify import record
+from oomlint.verify.descent import die_with_parent, end_children
 from oomlint.verify.instrument import Region
 from oomlint.verify.launch import stay_for
 from oomlint.verify.probe import Probe
@@ -46,6 +46,7 @@ class Order:
     probe: Probe | None = None  # of `measure`
     plan: dict[str, Any] | None = None  # of the stand-ins for a function's parameters
     guess: dict[str, Any] | None = None  # at their shapes; to be found where there is none
+    patience: float = 0.0  # seconds in which it is to be found
 
 
 def read_order(path: Path) -> Order:
@@ -67,9 +68,21 @@ class Journal:
     def __init__(self, path: str, peers: tuple[str, ...] = ()) -> None:
         self.peers = peers
         self.closing: list[Callable[[], str]] = []  # what is written before the last line
-        self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self.path = path
+        self.open()
+
+    def open(self) -> None:
+        self.file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self.identity = os.fstat(self.file).st_ino
 
     def write(self, line: str) -> None:
+        """A script may close every file, and open its own ones under the same numbers."""
+        try:
+            lost = os.fstat(self.file).st_ino != self.identity
+        except OSError:
+            lost = True
+        if lost:
+            self.open()
         os.write(self.file, line.encode("utf-8") + b"\n")
 
     def end(self, ending: Ending) -> NoReturn:
@@ -84,6 +97,7 @@ class Journal:
                 continue
         if ending.kind in (record.STOPPED, record.FINISHED):
             stay_for(self.peers)
+        end_children()
         os._exit(0)
 
 
@@ -105,18 +119,6 @@ def main(path: str) -> NoReturn:
     gc.collect()
     gc.freeze()  # what torch itself made is not searched for live tensors
     journal.end(run(order, recorder, journal))
-
-
-def die_with_parent() -> None:
-    """Linux: the process ends when the one that started it does."""
-    if sys.platform != "linux":
-        return
-    import ctypes
-
-    try:
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-    except (OSError, AttributeError):
-        return
 
 
 def prepare(order: Order, journal: Journal) -> Any:
@@ -211,9 +213,13 @@ def run(order: Order, recorder: Any, journal: Journal) -> Ending:
     main = programs.as_main(target)
     finder = programs.replace_file(target, text, order.region, recorder)
     listen(target.file, journal)
+    importing = False
     try:
         if target.function:
-            call(order, programs.import_file(target, finder), recorder, journal)
+            importing = True
+            imported = programs.import_file(target, finder)
+            importing = False
+            call(order, imported, recorder, journal)
         else:
             programs.run_main(target, main, finder)
     except SyntaxError as error:
@@ -226,11 +232,23 @@ def run(order: Order, recorder: Any, journal: Journal) -> Ending:
         message = f"{target.name} cannot be called: {str(error).splitlines()[0]}"
         return Ending(record.UNUSABLE, message, error=type(error).__name__)
     except SystemExit as error:
-        return exited(error)
+        return not_imported(target, exited(error)) if importing else exited(error)
     except BaseException as error:
         show(error)
-        return raised(error, target.file)
+        ending = raised(error, target.file)
+        return not_imported(target, ending) if importing else ending
     return Ending(record.FINISHED)
+
+
+def not_imported(target: Target, ending: Ending) -> Ending:
+    """A file that cannot be imported has no function to call."""
+    if ending.kind == record.FINISHED:
+        ending = Ending(record.EXITED, "exits")
+    where = f" at line {ending.row}" if ending.row else ""
+    message = f"{target.name} cannot be called: importing its file {ending.message}{where}"
+    if ending.kind == record.EXITED:
+        message += "; arguments that it parses come after the function's name"
+    return Ending(record.UNUSABLE, message)
 
 
 def call(order: Order, module: Any, recorder: Any, journal: Journal) -> None:
@@ -253,7 +271,7 @@ def call(order: Order, module: Any, recorder: Any, journal: Journal) -> None:
 
     stand_in = standing.Standing(target, module, function, given, plan.from_entry(order.plan))
     if order.guess is None:
-        found = stand_in.find(recorder, lambda error: fault(error, target.file))
+        found = stand_in.find(recorder, lambda e: fault(e, target.file), order.patience)
         journal.write(record.dump({"guess": standing.as_entry(found)}))
         return
     called, builder = stand_in.call_of(standing.from_entry(order.guess), order.steps)

@@ -171,8 +171,13 @@ def patch_constructors(device: Device) -> None:
         return make
 
     module: Any = torch
+    scripted = torch.jit._builtins._get_builtin_table()  # TorchScript knows builtins by identity
     for name in ("tensor", "as_tensor", "asarray"):
-        setattr(module, name, copying(getattr(torch, name)))
+        original = getattr(torch, name)
+        replaced = copying(original)
+        if id(original) in scripted:
+            scripted[id(replaced)] = scripted[id(original)]
+        setattr(module, name, replaced)
     base: Any = torch.Tensor
     base_new_tensor = base.new_tensor
 

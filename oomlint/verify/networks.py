@@ -12,9 +12,12 @@ from torch import nn
 from torch.nn import functional
 
 from oomlint.verify.batches import built, tensor
+from oomlint.verify.permissive import Permissive
 from oomlint.verify.values_by_name import CLASSES, VOCABULARY, WIDTH
 
 LAYERS, RATE = 6, 0.05
+# A name for scores at every position of a sequence, whatever the targets are.
+BY_POSITION = "scores_by_position"
 LOSS = re.compile(r"loss|^err|cost|objective|(^|_)(nll|elbo|kl)", re.IGNORECASE)
 HIDDEN = re.compile(r"hidden|state|mems?$|^h\d?$|^hx$|cache", re.IGNORECASE)
 
@@ -72,10 +75,11 @@ class Network(nn.Module):  # type: ignore[misc]
             return scores.pow(2).mean()
         if HIDDEN.search(name):
             return features[None]
-        if goal in ("label", "boxes", "index"):
+        if goal in ("label", "boxes", "index") and name != BY_POSITION:
             return scores[:, :CLASSES]
         like = given[0] if given else features
-        if goal == "tokens" or (goal is None and not like.is_floating_point()):
+        by_position = goal == "tokens" or name == BY_POSITION
+        if by_position or (goal is None and not like.is_floating_point()):
             ids = next((value for value in given if not value.is_floating_point()), None)
             if ids is not None and ids.dim() == 2:
                 return self.head(self.table(ids.long() % VOCABULARY) + features[:, None])
@@ -105,9 +109,10 @@ class Network(nn.Module):  # type: ignore[misc]
         if name == "no_sync":
             return contextlib.nullcontext
         outputs, _, other = self.plan
-        if name in outputs or not hasattr(nn.Module, name):
+        if name in outputs:
             return Facet(self, name, other)
-        raise AttributeError(name)
+        known = other.give(name)
+        return Facet(self, name, other) if isinstance(known, Permissive) else known
 
 
 class Engine(Network):

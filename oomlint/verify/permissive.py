@@ -12,21 +12,23 @@ class Permissive(int):
     """The number one that is false, can be called, entered and indexed, and has every attribute.
 
     An attribute or a key whose name says what it holds gives a plain value (`lr` a number, `amp`
-    False, `device` the device); any other gives another such object. `asked` collects what was
-    given out, by dotted name.
+    False, `device` the device; words only of what `holds_settings`); any other gives another such
+    object. `asked` collects what was given out, by dotted name.
     """
 
-    def __new__(cls, name: str, asked: dict[str, str], device: Any = "cuda") -> Permissive:
+    def __new__(
+        cls, name: str, asked: dict[str, str], device: Any = "cuda", holds_settings: bool = False
+    ) -> Permissive:
         made = super().__new__(cls, 1)
-        vars(made).update(own_name=name, asked=asked, own_device=device)
+        vars(made).update(own_name=name, asked=asked, own_device=device, words=holds_settings)
         return made
 
     def give(self, key: str) -> Any:
         known = vars(self)
         value = plain_value(key, known["own_device"])
         name = f"{known['own_name']}.{key}"
-        if value is None:
-            value = Permissive(name, known["asked"], known["own_device"])
+        if value is None or (isinstance(value, str) and not known["words"]):
+            value = Permissive(name, known["asked"], known["own_device"], known["words"])
             known["asked"].setdefault(name, "")
         else:
             known["asked"][name] = str(value)

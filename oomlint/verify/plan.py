@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,6 +68,7 @@ class Plan:
 
     parts: tuple[Part, ...]
     rows: tuple[int, ...] = ()
+    targets: str = ""  # `integer` or `float` where the losses that are called say so
 
 
 def as_entry(plan: Plan) -> dict[str, Any]:
@@ -74,7 +76,8 @@ def as_entry(plan: Plan) -> dict[str, Any]:
 
 
 def from_entry(entry: dict[str, Any]) -> Plan:
-    return Plan(tuple(Part(**part) for part in entry["parts"]), tuple(entry["rows"]))
+    parts = tuple(Part(**part) for part in entry["parts"])
+    return Plan(parts, tuple(entry["rows"]), entry["targets"])
 
 
 def plan_for(path: Path, text: str, name: str, root: Path, rows: tuple[int, ...]) -> Plan:
@@ -109,7 +112,28 @@ def plan_for(path: Path, text: str, name: str, root: Path, rows: tuple[int, ...]
             *(part(reader, functions, f"self.{key}", None, False, played) for key in attributes),
             *parts,
         ]
-    return Plan(tuple(parts), tuple(sorted({row_of(tree, row) for row in rows} - {0})))
+    rows = tuple(sorted({row_of(tree, row) for row in rows} - {0}))
+    return Plan(tuple(parts), rows, targets_of(reader, function))
+
+
+INTEGER = re.compile(r"(^|\.)(\w*(?<!binary_)cross_entropy|nll_loss|CrossEntropyLoss|NLLLoss)$")
+FLOAT = re.compile(
+    r"(^|\.)(binary_cross_entropy\w*|(smooth_)?(mse|l1)_loss|huber_loss|BCE\w*|MSELoss)$"
+)
+
+
+def targets_of(reader: Reader, function: Function) -> str:
+    """What kind of targets the losses take that the function calls, directly or in its file."""
+    waiting, known = [function], set[str]()
+    for node in waiting:
+        for call in (part for part in ast.walk(node) if isinstance(part, ast.Call)):
+            whole = written(call.func)
+            known |= {"integer"} if INTEGER.search(whole) else set()
+            known |= {"float"} if FLOAT.search(whole) else set()
+            callee = reader.callee(whole, node)
+            if callee is not None and callee not in waiting:
+                waiting.append(callee)
+    return known.pop() if len(known) == 1 else ""
 
 
 def parameters(function: Function) -> list[tuple[ast.arg, bool]]:

@@ -124,6 +124,8 @@ class Recorder:
                 return original(*args, **kwargs)
             return around(original, *args, **kwargs)
 
+        # TorchScript compiles the function that it finds under the second name.
+        vars(wrapper).update({"__script_if_tracing_wrapper": True, "__original_fn": original})
         setattr(owner, name, wrapper)
 
     def here(self) -> bool:

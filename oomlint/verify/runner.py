@@ -15,6 +15,7 @@ from typing import Any
 import oomlint
 from oomlint.verify import launch, record, warm
 from oomlint.verify.child import Order, write_order
+from oomlint.verify.descent import Descent
 from oomlint.verify.holdings import from_entry
 from oomlint.verify.instrument import Region
 from oomlint.verify.probe import Probe
@@ -24,6 +25,8 @@ from oomlint.verify.targets import Target, script
 PACKAGE_ROOT = str(Path(oomlint.__file__).resolve().parent.parent)
 MAX_PROCESSES = 256
 POLL = 0.05
+# Of the time for a run, what a search for stand-ins may take at most, and seconds.
+PATIENT_SHARE, ALL = 0.6, 90.0
 GOOD = (record.STOPPED, record.FINISHED)
 
 # The folder of the package comes last, so that nothing of it can shadow a script's modules.
@@ -132,6 +135,7 @@ def find_guess(
     """Tries, on the emulated device, what can stand in for a function's parameters."""
     seed, writes = limits.seed, limits.writes
     order = Order(target, "", "", limits.steps, seed, "emulated", writes=writes, plan=plan)
+    order = replace(order, patience=min(ALL, PATIENT_SHARE * limits.timeout))
     ranks, ending = carry_out(order, text, replace(limits, ranks=1), folder, True)
     run = run_of(ranks, ending, limits)
     return ranks[0][0].get("guess"), run.ending
@@ -211,16 +215,20 @@ def supervise(
     }
     children: list[Child] = []
     with launch.reserved_port() if len(orders) > 1 else contextlib.nullcontext() as held:
+        descent = Descent(())
         try:
             for rank, order in enumerate(orders):
                 told = {}
                 if held is not None:
                     told = launch.environment(rank, len(orders), held.getsockname()[1])
                 children.append(start(order, {**common, **told}, limits, quiet_stdout))
-            return wait(children, records, limits)
+            descent = Descent(child.pid for child in children)
+            return wait(children, descent, records, limits)
         finally:
+            descent.roots = frozenset(child.pid for child in children)
+            descent.end()
             for child in children:
-                end_session(child)
+                child.wait()
 
 
 def start(order: Path, environment: dict[str, str], limits: Limits, quiet_stdout: bool) -> Child:
@@ -238,26 +246,35 @@ def start(order: Path, environment: dict[str, str], limits: Limits, quiet_stdout
     )
 
 
-def wait(children: list[Child], records: list[Path], limits: Limits) -> Ending | None:
+def wait(
+    children: list[Child], descent: Descent, records: list[Path], limits: Limits
+) -> Ending | None:
     deadline = time.monotonic() + limits.timeout
     while any(child.poll() is None for child in children):
         if any(fell(*pair) for pair in zip(children, records, strict=True)):
             break  # the others may wait for it
         if time.monotonic() > deadline:
             return Ending(record.TIMED_OUT, f"did not come to an end within {limits.timeout:g} s")
-        usage = [session_usage(child.pid) for child in children]
-        used, processes = (sum(values) for values in zip(*usage, strict=True))
+        running = descent.look()
+        used = sum(process.resident for process in running)
         if limits.memory is not None and used > limits.memory:
             limit = limits.memory / 1024**2
             return Ending(record.OUT_OF_MEMORY, f"took more than {limit:,.0f} MiB of host memory")
-        if processes > MAX_PROCESSES:
+        if len(running) > MAX_PROCESSES:
             return Ending(record.KILLED, f"started more than {MAX_PROCESSES} processes")
         time.sleep(POLL)
     for code in [child.returncode for child in children if child.returncode]:
         if code < 0:
-            return Ending(record.KILLED, f"was killed by {signal.Signals(-code).name}")
+            return Ending(record.KILLED, f"was killed by {signal_name(-code)}")
         return Ending(record.EXITED, f"ended its process with status {code}")
     return None
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
 
 
 def fell(child: Child, path: Path) -> bool:
@@ -266,32 +283,3 @@ def fell(child: Child, path: Path) -> bool:
         return False
     _, _, ending = record.load(path)
     return child.returncode != 0 or ending is None or ending.kind not in GOOD
-
-
-def session_usage(session: int) -> tuple[int, int]:
-    """Resident bytes and number of the session's processes; (0, 1) where /proc does not tell."""
-    page = os.sysconf("SC_PAGE_SIZE")
-    used = processes = 0
-    try:
-        entries = os.listdir("/proc")
-    except OSError:
-        return 0, 1
-    for entry in entries:
-        if not entry.isdigit():
-            continue
-        try:
-            stat = Path("/proc", entry, "stat").read_bytes()
-        except OSError:
-            continue
-        values = stat.rpartition(b")")[2].split()
-        if int(values[3]) == session:
-            processes += 1
-            used += int(values[21]) * page
-    return used, processes
-
-
-def end_session(child: Child) -> None:
-    """Ends whatever the child left running, and the child."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()

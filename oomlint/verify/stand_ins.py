@@ -20,7 +20,12 @@ from oomlint.verify.values_by_name import BATCH, CLASSES, VOCABULARY, kinds_of
 
 MAX_GUESSES = 60
 # What a call of a model may be used as where its use does not say.
-OUTPUTS: tuple[Any, ...] = ("loss", ["output", "hidden"], {"loss": "loss", "logits": "output"})
+OUTPUTS: tuple[Any, ...] = (
+    networks.BY_POSITION,
+    "loss",
+    ["output", "hidden"],
+    {"loss": "loss", "logits": "output"},
+)
 MADE_LAST = {Role.OPTIMIZER.value: 1, Role.SCHEDULER.value: 2, INSTANCE: 3}
 TYPES: dict[str, type] = {"int": int, "float": float, "bool": bool, "str": str}
 
@@ -42,7 +47,7 @@ class StoodIn:
     why: str
 
 
-def guesses(parts: Iterable[Part]) -> list[Guess]:
+def guesses(parts: Iterable[Part], targets: str = "") -> list[Guess]:
     """Combinations of kinds and outputs, the likeliest first."""
     parts = tuple(parts)
     named: dict[str, tuple[str, ...]] = {}
@@ -52,7 +57,7 @@ def guesses(parts: Iterable[Part]) -> list[Guess]:
             continue
         for name in names_of(part.batch):
             sure = part.kinds.get(name)
-            named.setdefault(name, (sure,) if sure else kinds_of(name, position))
+            named.setdefault(name, (sure,) if sure else kinds_of(name, position, targets))
             position += 1
     models = [part for part in parts if part.role in (Role.MODEL.value, Role.ENGINE.value)]
     plain = any(isinstance(part.outputs.get("", "output"), str) for part in models)
@@ -189,6 +194,10 @@ class Builder:
     def permissive(self, part: Part) -> tuple[Any, str]:
         return self.other(part.name), "an object that allows everything"
 
+    def settings(self, part: Part) -> tuple[Any, str]:
+        made = Permissive(part.name, self.asked, self.device, holds_settings=True)
+        return made, "settings that allow everything"
+
     def accelerator(self, part: Part) -> tuple[Any, str]:
         made = networks.Accelerator(self.device, self.other(part.name))
         return made, "one process of Accelerate's kind"
@@ -226,6 +235,8 @@ def shown_output(structure: Any, goal: str | None) -> str:
         return ", ".join(names_of(structure))
     if networks.LOSS.search(structure):
         return "a loss"
+    if structure == networks.BY_POSITION:
+        return f"{VOCABULARY} scores a token"
     if goal in ("label", "boxes", "index"):
         return f"{CLASSES} scores a sample"
     if goal == "tokens":
@@ -248,7 +259,7 @@ MAKERS: dict[str, Maker] = {
     TENSOR: Builder.tensor,
     DEVICE: Builder.place,
     SETTING: Builder.setting,
-    CONFIG: Builder.permissive,
+    CONFIG: Builder.settings,
     UNKNOWN: Builder.permissive,
     INSTANCE: Builder.instance,
 }

@@ -48,15 +48,17 @@ class Standing:
         args, kwargs = stand_ins.arguments(self.function, values, self.args, self.kwargs)
         return lambda: self.function(*args, **kwargs), builder
 
-    def find(self, recorder: Any, note: Any) -> Guess:
+    def find(self, recorder: Any, note: Any, patience: float) -> Guess:
         """The first guess that the function runs with. Raises CannotCall."""
 
         def call(guess: Guess) -> Any:
             return self.call_of(guess, trials.ROUND + 1)[0]()
 
         rows = self.plan.rows
-        trial = trials.Trial(call, self.target.file, rows, recorder, note)
-        guess, outcome = trials.first_that_runs(trial, stand_ins.guesses(self.parts))
+        trial = trials.Trial(call, self.target.file, rows, recorder, note, patience)
+        guess, outcome = trials.first_that_runs(
+            trial, stand_ins.guesses(self.parts, self.plan.targets)
+        )
         if outcome.is_good(rows) or outcome.will_do(rows):
             return guess
         if outcome.end == trials.RETURNED:

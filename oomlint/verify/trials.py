@@ -17,8 +17,8 @@ import torch
 
 from oomlint.verify.stand_ins import Guess
 
-# Seconds that one guess may take, and all of them together.
-ONE, ALL = 15.0, 90.0
+# Seconds that one guess may take.
+ONE = 10.0
 # So many guesses with one and the same failure say that no guess will do.
 ENOUGH = 10
 # A row that was reached so often is in a loop that goes round.
@@ -41,11 +41,13 @@ class Outcome:
         return all(self.hits.get(str(row), 0) >= times for row in rows)
 
     def is_good(self, rows: tuple[int, ...]) -> bool:
+        if self.end == HUNG:  # a run stops by itself after its steps
+            return bool(rows) and self.reached(rows, ROUND)
         return self.end in (RETURNED, STOPPED) and self.reached(rows)
 
     def will_do(self, rows: tuple[int, ...]) -> bool:
         """Some of the rows were reached and it came to an end, or all again and again."""
-        ended = self.end in (RETURNED, STOPPED, HUNG) and (bool(self.hits) or not rows)
+        ended = self.end in (RETURNED, STOPPED) and (bool(self.hits) or not rows)
         return ended or (bool(rows) and self.reached(rows, ROUND))
 
     def rank(self, rows: tuple[int, ...]) -> tuple[bool, int, int]:
@@ -61,11 +63,12 @@ class Trial:
     rows: tuple[int, ...]
     recorder: Any
     note: Callable[[BaseException], tuple[str, int | None]]
+    patience: float  # seconds for all guesses together
 
 
 def first_that_runs(trial: Trial, guesses: Iterable[Guess]) -> tuple[Guess, Outcome]:
     """The first guess with which every row is reached, or the one that came furthest."""
-    deadline = time.monotonic() + ALL
+    deadline = time.monotonic() + trial.patience
     best: tuple[Guess, Outcome] | None = None
     failures: Counter[tuple[str, int | None]] = Counter()
     for guess in guesses:
@@ -89,7 +92,7 @@ def tried(trial: Trial, guess: Guess) -> Outcome:
         attempt(trial, guess, mouth)
     os.close(mouth)
     try:
-        deadline = time.monotonic() + ONE + 5
+        deadline = time.monotonic() + ONE + 2
         while os.waitpid(pid, os.WNOHANG)[0] == 0:
             if time.monotonic() > deadline:
                 os.kill(pid, signal.SIGKILL)
@@ -135,7 +138,13 @@ def attempt(trial: Trial, guess: Guess, mouth: int) -> NoReturn:
             tell(STOPPED)
 
     silence()
-    signal.signal(signal.SIGALRM, lambda *_: tell(HUNG, f"does not end within {ONE:g} s"))
+
+    def give_up(number: int, frame: FrameType | None) -> None:
+        while frame is not None and frame.f_code.co_filename != trial.file:
+            frame = frame.f_back
+        tell(HUNG, f"does not end within {ONE:g} s", frame.f_lineno if frame else None)
+
+    signal.signal(signal.SIGALRM, give_up)
     signal.setitimer(signal.ITIMER_REAL, ONE)
     torch.set_num_threads(1)
     recorder = trial.recorder

@@ -36,7 +36,6 @@ SETTINGS: tuple[tuple[str, Any], ...] = (
     (r"epochs?$|^ep$|(^|_)iter(ation)?s?$|(^|_)steps?$|(num|n|max|total)_", 1),
     (r"path|dir$|directory|folder|(^|_)file(name)?$|root$|save_to|checkpoint$|ckpt", "path"),
     (r"name$|mode$|type$|split$|prefix|suffix|title|header|desc|phase|stage|task|arch$", "text"),
-    (r"^(criterion|loss)$", "text"),
 )
 WORDS = tuple((re.compile(pattern, re.IGNORECASE), value) for pattern, value in SETTINGS)
 
@@ -44,6 +43,7 @@ WORDS = tuple((re.compile(pattern, re.IGNORECASE), value) for pattern, value in 
 TENSORS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"(input|token)_?ids?$|tokens?$|(^|_)ids$|sent(ence)?s?$|words?$|captions?$", ("tokens",)),
     (r"attention_mask|pad(ding)?_mask|token_type", ("mask",)),
+    (r"^tgt", ("tokens", "label", "number", "heat")),
     (r"(^|_)lens?$|lengths?$", ("lengths",)),
     (r"ind(ex|ices)$|(^|_)idx$|index$", ("index", "tokens")),
     (r"mask|segm|(^|_)seg$|depth|heat|density|sal(iency)?", ("heat", "dense", "image")),
@@ -63,15 +63,23 @@ KINDS = tuple((re.compile(pattern, re.IGNORECASE), kinds) for pattern, kinds in 
 INPUT = ("image", "vector", "tokens", "grey", "images")
 TARGET = ("label", "number", "heat", "dense", "tokens", "boxes", "floats")
 
+# Targets of losses that take integers, and of those that take floats.
+INTEGER = ("label", "dense", "tokens", "index", "boxes")
+FLOAT = ("number", "heat", "floats", "image", "vector", "boxes")
+
 
 def setting(name: str) -> Any:
     """A plausible value: a number, a bool, or one of device, dtype, path, text; None if unknown."""
     return next((value for pattern, value in WORDS if pattern.search(name)), None)
 
 
-def kinds_of(name: str, position: int) -> tuple[str, ...]:
-    """Kinds of tensor that a name may stand for, likeliest first."""
-    for pattern, kinds in KINDS:
-        if pattern.search(name):
-            return kinds
-    return INPUT if position == 0 else TARGET
+def kinds_of(name: str, position: int, targets: str = "") -> tuple[str, ...]:
+    """Kinds of tensor that a name may stand for, likeliest first.
+
+    `targets` is `integer` or `float` where it is known which ones the loss takes.
+    """
+    usual = INPUT if position == 0 else TARGET
+    kinds = next((kinds for pattern, kinds in KINDS if pattern.search(name)), usual)
+    wanted = {"integer": INTEGER, "float": FLOAT}.get(targets, ())
+    fitting = tuple(kind for kind in kinds if kind in wanted) if position else ()
+    return fitting or kinds
