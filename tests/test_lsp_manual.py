@@ -20,6 +20,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "bench"))
 import editor
 
 ROOT = Path(__file__).resolve().parents[1]
+EXTENSION = json.loads((ROOT / "editors" / "vscode" / "package.json").read_text(encoding="utf-8"))
 MANUAL = (ROOT / "docs" / "editors.md").read_text(encoding="utf-8")
 
 
@@ -30,7 +31,17 @@ def blocks(language: str) -> list[str]:
 def test_every_block_is_tried_somewhere() -> None:
     # Lua runs in test_lsp_neovim.py, Emacs Lisp in test_lsp_emacs.py.
     languages = re.findall(r"^```(\w+)$", MANUAL, re.M)
-    assert sorted(languages) == ["elisp", "json", "json", "json", "lua", "lua", "lua", "toml"]
+    assert sorted(languages) == [
+        "console",
+        "elisp",
+        "json",
+        "json",
+        "json",
+        "lua",
+        "lua",
+        "lua",
+        "toml",
+    ]
 
 
 def test_helix_is_told_the_command() -> None:
@@ -45,7 +56,13 @@ def test_zed_and_vs_code_are_told_what_the_server_offers() -> None:
     zed, code, _ = (json.loads(text) for text in blocks("json"))
     assert zed["lsp"]["oomlint"]["binary"] == {"path": "oomlint", "arguments": ["server"]}
     kinds: Any = build().protocol.fm.feature_options["textDocument/codeAction"]
-    assert set(code["[python]"]["editor.codeActionsOnSave"]) <= set(kinds.code_action_kinds)
+    on_save = {**code["[python]"]["editor.codeActionsOnSave"], **code["notebook.codeActionsOnSave"]}
+    assert set(on_save) <= set(kinds.code_action_kinds)
+    ours = {key: value for key, value in code.items() if key.startswith("oomlint.")}
+    declared = EXTENSION["contributes"]["configuration"]["properties"]
+    types = {"string": str, "array": list, "object": dict}
+    assert all(isinstance(value, types[declared[key]["type"]]) for key, value in ours.items())
+    assert options({"oomlint": {"settings": code["oomlint.settings"]}}, Path()).tables()
 
 
 def test_the_settings_of_the_manual_are_settings(tmp_path: Path) -> None:
