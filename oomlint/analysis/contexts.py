@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ast
-from typing import Any
+from dataclasses import dataclass
 
 from oomlint.analysis import knowledge
 from oomlint.analysis.autocast import KIND, perhaps
 from oomlint.analysis.binding import bind
 from oomlint.analysis.dispatch import Signal, evaluate, run_block
-from oomlint.analysis.modules import written
-from oomlint.analysis.state import World
+from oomlint.analysis.following import MAX_DEPTH, bind_arguments
+from oomlint.analysis.modules import Function, written
+from oomlint.analysis.state import Call, Frame, World
 from oomlint.analysis.values import (
     Callable,
     Context,
@@ -25,15 +26,85 @@ from oomlint.analysis.values import (
 
 def run_with(world: World, node: ast.With | ast.AsyncWith) -> Signal:
     grad, contexts = world.grad, list(world.contexts)
+    entered: list[Entered] = []
     for item in node.items:
         before = world.grad
         value = evaluate(world, item.context_expr)
         enter(world, node, item, value, before)
+        manager = own_manager(world, item.context_expr)
+        if manager is not None:
+            run_part(world, manager, manager.before)
+            entered.append(manager)
     try:
         return run_block(world, node.body)
     finally:
+        for manager in reversed(entered):
+            run_part(world, manager, manager.after)
         world.grad = grad
         world.contexts[:] = contexts
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """A context manager of the project: what its function does before and after the `yield`."""
+
+    frame: Frame
+    node: ast.expr
+    before: list[ast.stmt]
+    after: list[ast.stmt]
+
+
+def own_manager(world: World, expression: ast.expr) -> Entered | None:
+    """The project's own `@contextmanager` function, where it sets a network's mode."""
+    if not isinstance(expression, ast.Call):
+        return None
+    target = called_function(world, expression.func)
+    function = target.function if target is not None else None
+    if target is None or function is None or not is_manager(function):
+        return None
+    parts = around_yield(function.node.body)
+    if parts is None or not function.words & SET_MODE or len(world.calls) >= MAX_DEPTH:
+        return None
+    frame = Frame(function.module, function, parent=target.frame, this=target.this)
+    given = [evaluate(world, part) for part in expression.args]
+    named = {k.arg: evaluate(world, k.value) for k in expression.keywords if k.arg}
+    bind_arguments(world, frame, function, target.this, given, named)
+    return Entered(frame, expression, *parts)
+
+
+# What a context manager of the project is followed for; its grad mode is told by its words.
+SET_MODE = frozenset({"eval", "train"})
+
+
+def around_yield(body: list[ast.stmt]) -> tuple[list[ast.stmt], list[ast.stmt]] | None:
+    """The statements before and after the only `yield`, also inside of `try` and `with`."""
+    holding = [
+        i for i, s in enumerate(body) if any(isinstance(part, ast.Yield) for part in ast.walk(s))
+    ]
+    if len(holding) != 1:
+        return None
+    index = holding[0]
+    before, after = body[:index], body[index + 1 :]
+    statement = body[index]
+    if isinstance(statement, ast.Try | ast.With):
+        inner = around_yield(statement.body)
+        if inner is None:
+            return None
+        last = statement.finalbody if isinstance(statement, ast.Try) else []
+        return [*before, *inner[0]], [*inner[1], *last, *after]
+    return (before, after) if isinstance(statement, ast.Expr | ast.Assign) else None
+
+
+def run_part(world: World, manager: Entered, body: list[ast.stmt]) -> None:
+    function, this = manager.frame.function, manager.frame.this
+    caller = world.frame
+    world.calls.append(Call(manager.node, caller.module, function, caller.this, this))
+    world.frames.append(manager.frame)
+    try:
+        run_block(world, body)
+    finally:
+        world.frames.pop()
+        world.calls.pop()
 
 
 def enter(
@@ -75,8 +146,9 @@ def enter_unknown(world: World, expression: ast.expr, value: Value, before: bool
         world.contexts.append("no_sync")
     if knowledge.PROFILER.search(text):
         world.contexts.append("profile")
-    function = project_function(world, call)
-    if function is not None and any("contextmanager" in written(d) for d in function.decorators):
+    target = called_function(world, call)
+    function = target.function if target is not None else None
+    if function is not None and is_manager(function):
         if function.words & {"no_grad", "inference_mode"}:
             world.grad = False
         elif function.words & {"set_grad_enabled", "enable_grad"}:
@@ -93,6 +165,10 @@ def enter_unknown(world: World, expression: ast.expr, value: Value, before: bool
         world.grad = None
 
 
-def project_function(world: World, call: ast.expr) -> Any:
+def called_function(world: World, call: ast.expr) -> Callable | None:
     value = settled(evaluate(world, call)) if isinstance(call, ast.Name | ast.Attribute) else None
-    return value.function if isinstance(value, Callable) else None
+    return value if isinstance(value, Callable) else None
+
+
+def is_manager(function: Function) -> bool:
+    return any("contextmanager" in written(d) for d in function.decorators)

@@ -11,7 +11,7 @@ from oomlint.analysis.binding import bind
 from oomlint.analysis.conditions import branch, is_eventful
 from oomlint.analysis.dispatch import evaluate
 from oomlint.analysis.iteration import item_of, iterations_of
-from oomlint.analysis.modules import Module
+from oomlint.analysis.modules import Module, written
 from oomlint.analysis.names import evaluate_name
 from oomlint.analysis.operations import evaluate_binary, evaluate_compare, evaluate_unary, is_plain
 from oomlint.analysis.state import Kind, World
@@ -25,6 +25,7 @@ from oomlint.analysis.values import (
     Unknown,
     Value,
     join,
+    may_have_graph,
     settled,
     shortened,
 )
@@ -144,11 +145,23 @@ def evaluate_comprehension(world: World, node: Any) -> Value:
                 item_of(world, inner, iteration, generator.target),
             )
         for part in followed:
-            found.items.append(evaluate(world, part))
+            value = evaluate(world, part)
+            found.items.append(value)
+            if busy and may_have_graph(value):
+                detail = {"how": "element", "born": born, "leaves": [(part, value)]}
+                world.emit(Kind.KEEP, part, found, value, place=collected_in(world, node), **detail)
         del world.loops[loops:]
     world.frame.names.clear()
     world.frame.names.update(saved)
     return found
+
+
+def collected_in(world: World, node: ast.expr) -> str:
+    """The name that a comprehension is bound to."""
+    parent = world.frame.module.parents.get(node)
+    if isinstance(parent, ast.Assign):
+        return written(parent.targets[0])
+    return "[...]"
 
 
 def evaluate_lambda(world: World, node: ast.Lambda) -> Value:

@@ -146,11 +146,15 @@ def region_of(
     if node is None or (shared and trains_within(world, event, node)):
         return None
     function = model.module.function_of(node)
-    if function is not None and escapes(world, event, function):
-        return None
     mode, why = reason
+    kept = kept_by(world, event)
+    if function is not None and escapes(world, event, function):
+        # What switches to evaluation and then collects outputs is for whoever reads them.
+        collects = bool(kept) and mode.kind is Kind.EVAL_MODE and mode.function is function
+        if not collects or differentiated_by_callers(model, function):
+            return None
     path = ((mode, why), (event, "forward with grad mode on"))
-    return Region(event, node, function, why, path, kept_by(world, event), shared)
+    return Region(event, node, function, why, path, kept, shared)
 
 
 def is_warm_up(event: Event) -> bool:
@@ -279,6 +283,16 @@ def escapes(world: World, event: Event, function: Function) -> bool:
         return False
     evaluates = knowledge.EVALUATION_NAME.search(function.name)
     return has_graph(world.returned) and not evaluates
+
+
+def differentiated_by_callers(model: Model, function: Function) -> bool:
+    """Whether a function of the project that calls this one mentions gradients."""
+    for module, node in callers.call_sites(model.project, function):
+        caller = module.function_of(node)
+        words = caller.words if caller is not None else frozenset(module.source.text.split())
+        if words & GRADIENT_WORDS:
+            return True
+    return False
 
 
 def kept_by(world: World, event: Event) -> str:

@@ -73,12 +73,17 @@ def item_of(world: World, iterable: Value, iteration: int, target: ast.expr | No
         )
     name = target.id if isinstance(target, ast.Name) else ""
     key = f"{iterable.key}[*]"
-    role = knowledge.role_of_name(name) or knowledge.role_of_name(getattr(iterable, "name", ""))
+    role = knowledge.role_of_name(name) or role_of_one(getattr(iterable, "name", ""))
     lasting = role in (Role.OPTIMIZER, Role.MODEL, Role.SCALER, Role.SCHEDULER)
     value = unknown(key if lasting else key + marks, name)
     if lasting and value.role is None:
         value.role = role
     return value
+
+
+def role_of_one(name: str) -> Role | None:
+    """What one of `optimizers`, `models`, `self.nets` is."""
+    return knowledge.role_of_name(name) or knowledge.role_of_name(name.removesuffix("s"))
 
 
 def sequence_item(

@@ -74,6 +74,9 @@ def method_step(
     if is_disabled(receiver) and first is not None:
         world.emit(Kind.STEP, node, first)
         return NONE
+    if role is None and is_zeroed(world, receiver):
+        mark_used(receiver, Role.OPTIMIZER)
+        role = Role.OPTIMIZER
     if role is Role.OPTIMIZER:
         closure = settled(first) if first is not None else keywords.get("closure")
         result: Value = NONE
@@ -96,6 +99,14 @@ def method_step(
         world.emit(Kind.ENVIRONMENT_STEP, node, receiver)
         return Container("env.step", kind="tuple")
     return None
+
+
+def is_zeroed(world: World, receiver: Value) -> bool:
+    """Whether the file also erases gradients through this object, whatever its name."""
+    if not isinstance(receiver, Unknown):
+        return False
+    last = receiver.key.rsplit(".", 1)[-1]
+    return last.isidentifier() and f"{last}.zero_grad(" in world.frame.module.source.text
 
 
 def method_zero_grad(

@@ -298,6 +298,8 @@ def describe(model: Model, event: Event, backward: Event) -> Retention | None:
 def whole_value(retention: Retention) -> ast.expr | None:
     """The whole of what is added or appended, where more than one operand carries a graph."""
     node = retention.node
+    if retention.event.detail.get("how") == "element":
+        return node if isinstance(node, ast.expr) else None
     if isinstance(node, ast.AugAssign):
         return node.value if not isinstance(node.value, ast.List | ast.Tuple) else None
     if isinstance(node, ast.Call) and node.args and isinstance(node.func, ast.Attribute):
@@ -307,6 +309,8 @@ def whole_value(retention: Retention) -> ast.expr | None:
 
 def kept_text(event: Event) -> str:
     node = event.node
+    if isinstance(node, ast.expr) and event.detail.get("how") == "element":
+        return short(event.module, node)
     if isinstance(node, ast.Call) and node.args:
         return short(event.module, node.args[-1])
     value = getattr(node, "value", None)
