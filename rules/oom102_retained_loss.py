@@ -67,12 +67,15 @@ class RetainedLoss(Rule):
     code = "OOM102"
     name = "retained-loss"
     severity = Severity.WARNING
-    tokens = (("backward(",), ("step",))
+    tokens = (
+        ("backward(", *kept.WALKED_BY_FRAMEWORK),
+        ("step", *kept.WALKED_BY_FRAMEWORK),
+    )
     claims = (Claim.NODES_STOP, Claim.GROWTH_STOPS)
 
     def check(self, model: Model) -> Iterator[Finding]:
         text = model.source.text
-        if "backward(" not in text or "step" not in text:
+        if not kept.says_training(text):
             # The gate's words: a file that only calls a whole step elsewhere is not judged.
             return
         for retention in kept.losses(model):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from oomlint.analysis import Model, rollouts
 from oomlint.analysis import outputs as kept
 from oomlint.analysis.answers import finding
-from oomlint.analysis.retention import detach
+from oomlint.analysis.retention import WALKED_BY_FRAMEWORK, detach, says_training
 from oomlint.rule import Claim, Finding, Rule, Severity
 
 # An environment, or the log-probability of an action.
@@ -72,12 +72,15 @@ class RetainedOutput(Rule):
     code = "OOM103"
     name = "retained-output"
     severity = Severity.WARNING
-    tokens = (("backward(", ".detach("), ("step",))
+    tokens = (
+        ("backward(", ".detach(", *WALKED_BY_FRAMEWORK),
+        ("step", *WALKED_BY_FRAMEWORK),
+    )
     claims = (Claim.NODES_STOP, Claim.GROWTH_STOPS)
 
     def check(self, model: Model) -> Iterator[Finding]:
         text = model.source.text
-        if "backward(" in text and "step" in text:
+        if says_training(text):
             yield from self.kept_by_training(model)
         if ".detach(" in text and any(word in text.lower() for word in ROLLOUT):
             yield from self.stored_by_rollouts(model)

@@ -66,7 +66,10 @@ class ClipMisplaced(Rule):
     code = "OOM204"
     name = "clip-misplaced"
     severity = Severity.ERROR
-    tokens = (("clip_grad", "dispatch_clip", "adaptive_clip"), ("step(",))
+    tokens = (
+        ("clip_grad", "dispatch_clip", "adaptive_clip"),
+        ("step(", "create_supervised_trainer"),
+    )
     claims = (Claim.NORM_BOUNDED,)
 
     def check(self, model: Model) -> Iterator[Finding]:

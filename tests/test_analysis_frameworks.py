@@ -353,3 +353,57 @@ def test_manual_optimization_in_lightning() -> None:
         "clip",
         "step self.optimizers",
     ]
+
+
+IGNITE = """
+    from ignite.engine import Engine, Events
+
+    def train(model, optimizer, criterion, loader):
+        def update(engine, batch):
+            loss = criterion(model(batch), batch)
+            loss.backward()
+
+        trainer = Engine(update)
+
+        @trainer.on(Events.ITERATION_COMPLETED)
+        def step(engine):
+            optimizer.step()
+
+        trainer.add_event_handler(Events.ITERATION_STARTED, lambda engine: optimizer.zero_grad())
+        trainer.run(loader)
+"""
+
+
+def test_the_order_in_which_ignite_calls_a_process_and_its_handlers() -> None:
+    assert events(IGNITE) == ["zero optimizer", "forward model", "backward", "step optimizer"]
+
+
+def test_an_engine_that_runs_elsewhere_calls_its_process_all_the_same() -> None:
+    made = IGNITE.replace("trainer.run(loader)", "return trainer")
+    assert events(made) == ["zero optimizer", "forward model", "backward", "step optimizer"]
+
+
+AUTOMATIC = """
+    import torch
+    import lightning as L
+
+    class Classifier(L.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = torch.nn.Linear(2, 2)
+            self.losses = []
+
+        def training_step(self, batch, index):
+            loss = self.net(batch).mean()
+            self.losses.append(loss)
+            return {"loss": loss}
+"""
+
+
+def test_lightning_walks_the_loss_that_a_training_step_returns() -> None:
+    assert events(AUTOMATIC) == [
+        "forward Linear",
+        "keep container",
+        "backward engine",
+        "engine-step self",
+    ]

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from oomlint.analysis import Model
 
 Node = ast.expr | ast.stmt
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def positions(event: Event) -> list[tuple[Module, ast.AST]]:
@@ -30,6 +31,8 @@ def anchor(model: Model, event: Event, partner: Event | None = None) -> Node | N
     index = len(places) - 1
     if partner is not None:
         index = min(common(event.calls, partner.calls), index)
+    while index < len(places) - 1 and isinstance(places[index][1], DEFINITIONS):
+        index += 1  # A framework calls it: no line is the call.
     while index >= 0:
         module, node = places[index]
         if module is model.module and isinstance(node, ast.expr | ast.stmt):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import replace
 
-from oomlint.analysis import classes, knowledge
+from oomlint.analysis import classes, driven, knowledge
 from oomlint.analysis.attributes import attribute, bound_method, instance_attribute
 from oomlint.analysis.dispatch import evaluate
 from oomlint.analysis.following import OPEN, follow
@@ -184,6 +184,10 @@ def call_attribute(
         if taught is not None:
             called = taught_method(world, receiver, name)
             return call_taught(world, node, taught, receiver, called, arguments, keywords)
+    if isinstance(receiver, driven.Engine):
+        known = driven.call_engine(world, node, receiver, name, arguments, keywords)
+        if known is not None:
+            return known
     if isinstance(receiver, External):
         target = attribute(world, receiver, name)
         return call_value(world, node, target, arguments, keywords)

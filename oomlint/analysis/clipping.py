@@ -104,4 +104,5 @@ def in_lightning(world: World, clip: Event) -> Event | None:
     manual = "automatic_optimization" in root.owner.module.segment(root.owner.node)
     if manual or not any(knowledge.LIGHTNING_MODULE.fullmatch(base) for base in bases):
         return None
-    return None if world.of(Kind.BACKWARD) else clip
+    own = any(not event.detail.get("walked") for event in world.of(Kind.BACKWARD))
+    return None if own else clip

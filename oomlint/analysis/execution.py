@@ -7,6 +7,7 @@ from collections.abc import Callable as Function_
 from collections.abc import Iterator
 from typing import Any
 
+from oomlint.analysis import driven
 from oomlint.analysis.binding import bind, run_annotated, run_assign, run_augmented
 from oomlint.analysis.conditions import (
     Atom,
@@ -272,7 +273,12 @@ def run_definition(world: World, node: ast.FunctionDef | ast.AsyncFunctionDef) -
         frame = world.frame
         closure = frame if frame.function is not None else None
         key = f"{node.name}@{frame.module.name}:{node.lineno}"
-        frame.names[node.name] = Callable(key, function=function, frame=closure)
+        made = Callable(key, function=function, frame=closure)
+        frame.names[node.name] = made
+        if world.engines:
+            for call in node.decorator_list:
+                if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+                    driven.decorate(call, evaluate(world, call.func.value), made)
     return None
 
 

@@ -6,7 +6,7 @@ import ast
 import re
 from collections import deque
 
-from oomlint.analysis import dispatch, evaluation, execution
+from oomlint.analysis import dispatch, driven, evaluation, execution, walked
 from oomlint.analysis.attributes import first_argument
 from oomlint.analysis.calls import evaluate_call
 from oomlint.analysis.construction import instance_of
@@ -132,6 +132,7 @@ def run_world(project: Project, module: Module, root: Root, assumptions: dict[st
             run_block(world, module.tree.body)
         else:
             run_root(world, module, root.function, root.owner)
+        driven.run_rest(world)
     except Stop:
         pass
     except RecursionError:
@@ -152,6 +153,12 @@ def run_root(world: World, module: Module, root: Function, owner: Class | None) 
     mode = decorated_mode(world, root)
     if mode is not None:
         world.grad = mode if isinstance(mode, bool) else None
+    if driven.is_process(world, root):
+        return
+    after = walked.walks_result(world, owner, root)
+    if after is not None and owner is not None and this is not None:
+        walked.run_walked(world, root, owner, this, after)
+        return
     world.frames.append(frame)
     world.returned = run_body(world, root.node.body)
 

@@ -6,7 +6,7 @@ import ast
 from dataclasses import replace
 from functools import lru_cache
 
-from oomlint.analysis import autocast, knowledge
+from oomlint.analysis import autocast, driven, knowledge
 from oomlint.analysis.attributes import attribute
 from oomlint.analysis.iteration import item_of
 from oomlint.analysis.modules import Class
@@ -114,6 +114,8 @@ def call_known(
     first = arguments[0] if arguments else None
     if first is not None and knowledge.is_transparent(qualified):
         return first
+    if qualified.startswith("ignite.") and driven.is_engine_maker(qualified):
+        return driven.make_engine(world, node, qualified, arguments, keywords)
     role = knowledge.role_of_constructor(qualified)
     if role is not None:
         return make_thing(world, node, role, qualified, arguments, keywords)

@@ -61,6 +61,15 @@ def losses(model: Model) -> Iterator[Retention]:
             yield retention
 
 
+WALKED_BY_FRAMEWORK = ("training_step", "compute_loss", "create_supervised_trainer")
+
+
+def says_training(text: str) -> bool:
+    """Whether a file takes steps, or gives a framework the loss to do so; the gate's words."""
+    own = "backward(" in text and "step" in text
+    return own or any(word in text for word in WALKED_BY_FRAMEWORK)
+
+
 def carried_over(world: World) -> Iterator[tuple[Event, Event]]:
     """What outlives an iteration with its graph, and the backward that goes through the graph."""
     if not world.of(*ask.STEPS, Kind.ENGINE_STEP):

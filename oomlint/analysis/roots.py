@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from oomlint.analysis import classes
+from oomlint.analysis import classes, walked
 from oomlint.analysis.modules import Class, Function, Module
 from oomlint.analysis.project import Project
 from oomlint.analysis.state import World
@@ -25,6 +25,8 @@ WORDS = {
     "env": ENVIRONMENT,
     "envs": ENVIRONMENT,
     "environment": ENVIRONMENT,
+    # Ignite's own function, which does both.
+    "create_supervised_trainer": BACKWARD | STEP,
 }
 STEPPING = re.compile(r"(^|_)steps?($|_)|update")
 
@@ -98,6 +100,7 @@ class Reading:
         self.mentions: dict[Function, Mentions] = {}
         self.said_elsewhere: dict[str, int] = {}
         self.taught = taught_bits(project)
+        self.world = World(project, module)
 
     def script_words(self) -> set[str]:
         """The words of what the module does itself besides defining things."""
@@ -135,9 +138,8 @@ class Reading:
 
     def inherited(self) -> Iterator[Root]:
         """Methods of bases in other files that call what a class of this file overrides."""
-        world = World(self.project, self.module)
         for cls in self.module.classes.values():
-            for kin in classes.lineage(world, cls)[1:]:
+            for kin in classes.lineage(self.world, cls)[1:]:
                 if kin.module is self.module:
                     continue
                 for method in kin.methods.values():
@@ -154,8 +156,12 @@ class Reading:
     def said_of(self, function: Function) -> int:
         """What is said where a function leads, if a rule could judge that; else 0."""
         said = self.judged_by(self.mentioned(function))
-        if not said and function.name == "training_step" and "clip" in function.code:
-            return BACKWARD  # The framework's own.
+        if not said and function.name in ("training_step", "compute_loss"):
+            # The backward is the framework's own.
+            after = walked.walks_result(self.world, function.owner, function)
+            clips = function.name == "training_step" and "clip" in function.code
+            if after is not None or clips:
+                return BACKWARD
         return said
 
     def judged_by(self, start: Mentions) -> int:

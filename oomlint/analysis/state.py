@@ -158,6 +158,8 @@ class World:
     eval_keys: dict[str, bool] = field(default_factory=dict)
     visited: set[Function] = field(default_factory=set)
     returned: Value | None = None
+    # Objects of a framework that call the project's functions in a loop, as they were made.
+    engines: list[Value] = field(default_factory=list)
     statements: int = 0
     # How many `try` around have a handler, which says what happens where something raises.
     catching: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from oomlint.analysis import classes, knowledge
+from oomlint.analysis import classes, driven, knowledge
 from oomlint.analysis.autocast import cast
 from oomlint.analysis.following import follow
 from oomlint.analysis.knowledge import Role
@@ -77,6 +77,8 @@ def construct(
     if knowledge.role_of_constructor(qualified) is Role.ACCELERATOR:
         # The framework's own examples and tests lie beside its source.
         return make_thing(world, node, Role.ACCELERATOR, qualified, arguments, keywords)
+    if driven.is_engine_maker(qualified):
+        return driven.make_engine(world, node, qualified, arguments, keywords)
     for base in bases:
         role = knowledge.role_of_constructor(base)
         if role is Role.SCHEDULER and has_own_step(world, cls):

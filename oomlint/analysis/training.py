@@ -116,7 +116,7 @@ def loss_of(
 
 
 def backward(
-    world: World, node: ast.Call, loss: Value, wrapper: str = "", **detail: object
+    world: World, node: ast.expr | ast.stmt, loss: Value, wrapper: str = "", **detail: object
 ) -> Event:
     if world.grad is not False:
         prove(loss)
