@@ -166,8 +166,15 @@ def divisors(function: Function) -> Iterator[ast.expr]:
         divisor = node.right if isinstance(node, ast.BinOp) else node.value
         is_name = isinstance(divisor, ast.Name | ast.Attribute)
         if is_name and knowledge.ACCUMULATION_NAME.search(written(divisor)):
-            if knowledge.LOSS_NAME.search(written(divided)) and "len(" not in written(divided):
+            if is_loss(function.module, node, divided) and "len(" not in written(divided):
                 yield divisor
+
+
+def is_loss(module: Module, division: ast.AST, divided: ast.expr) -> bool:
+    """Whether a loss is divided, by its name or that of what the quotient is assigned to."""
+    parent = module.parents.get(division)
+    target = written(parent.targets[0]) if isinstance(parent, ast.Assign) else ""
+    return bool(knowledge.LOSS_NAME.search(written(divided)) or knowledge.LOSS_NAME.search(target))
 
 
 def differ(module: Module, function: Function, one: ast.expr, other: ast.expr) -> bool:

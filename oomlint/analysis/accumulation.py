@@ -25,7 +25,7 @@ def is_accumulation(window: Window) -> bool:
     if window.guard is None:
         node = window.loop.node
         head = written(node.target) + written(node.iter) if isinstance(node, ast.For) else ""
-        return named or bool(knowledge.ACCUMULATION_NAME.search(head))
+        return named or bool(knowledge.ACCUMULATION_NAME.search(head) or CHUNKED.search(head))
     if not named and "sync_gradients" not in text:
         return divides_elsewhere(window)
     others = [
@@ -35,6 +35,10 @@ def is_accumulation(window: Window) -> bool:
         and not any(same_test(window.guard, guard) for guard in e.guards)
     ]
     return not others
+
+
+# A batch that is cut into parts: each is a micro-batch, whatever its name.
+CHUNKED = re.compile(r"\.(chunk|tensor_split)\(|\btorch\.split\(")
 
 
 def divided(window: Window) -> bool:

@@ -190,6 +190,7 @@ NAMES: tuple[tuple[Role, re.Pattern[str]], ...] = (
         re.compile(
             r"(^|_)(model|net|network|classifier|backbone|encoder|decoder|generator|discriminator|net[gd]"
             r"|unet|transformer|agent|policy|actor|critic|student|teacher|module|vae|gan|ddp)_?\d*$"
+            r"|(critic|actor|policy)_?\d?_(target|local|online)$"
             r"|^(model|net|network)_(train\w*|parallel|dp|dist\w*|body|ema|[a-z])$|^[GD]$",
             re.IGNORECASE,
         ),

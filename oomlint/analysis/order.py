@@ -76,13 +76,19 @@ SPARING = re.compile(
 )
 
 
+CHANGING = re.compile(r"updat|zero|step|reset|apply|optim|train|fit|run|clear|call", re.IGNORECASE)
+
+
 def only_reads(event: Event) -> bool:
     """`save_checkpoint(model, optimizer)` writes down what it gets and leaves it as it is."""
     if not isinstance(event.node, ast.Call):
         return False
     called = written(event.node.func)
-    spares = any(kind.search(called) for kind in (SAVING, COMPUTING, SPARING))
-    return spares or calls_own_layer(event)
+    if any(kind.search(called) for kind in (SAVING, COMPUTING, SPARING)):
+        return True
+    # `with torch.no_grad(): target(x)` computes, whoever it is.
+    computes = event.grad is False and not CHANGING.search(called)
+    return computes or calls_own_layer(event)
 
 
 def calls_own_layer(event: Event) -> bool:
