@@ -13,7 +13,7 @@ from oomlint.analysis.knowledge import Role
 from oomlint.analysis.methods import METHODS, method_backward, plain_method
 from oomlint.analysis.opaque import emit_opaque, opaque
 from oomlint.analysis.outside import call_external
-from oomlint.analysis.roles import is_optimizer, is_own_optimizer, role_of
+from oomlint.analysis.roles import is_network_by_use, is_optimizer, is_own_optimizer, role_of
 from oomlint.analysis.state import Kind, World
 from oomlint.analysis.taught_calls import call_taught
 from oomlint.analysis.things import construct, made_at
@@ -159,7 +159,7 @@ def call_unknown(
     world: World, node: ast.Call, target: Unknown, arguments: Arguments, keywords: Keywords
 ) -> Value:
     role = role_of(world, target)
-    if role is Role.MODEL:
+    if role is Role.MODEL or is_network_by_use(world, target):
         return forward(world, node, target, arguments, keywords)
     if role is Role.CRITERION:
         return loss_of(world, node, target, arguments, keywords, "")
@@ -185,9 +185,9 @@ def call_attribute(
             called = taught_method(world, receiver, name)
             return call_taught(world, node, taught, receiver, called, arguments, keywords)
     if isinstance(receiver, driven.Engine):
-        known = driven.call_engine(world, node, receiver, name, arguments, keywords)
-        if known is not None:
-            return known
+        done = driven.call_engine(world, node, receiver, name, arguments, keywords)
+        if done is not None:
+            return done
     if isinstance(receiver, External):
         target = attribute(world, receiver, name)
         return call_value(world, node, target, arguments, keywords)
@@ -204,7 +204,8 @@ def call_attribute(
                 return returned
         if name in receiver.attributes or (method is None and name not in METHODS):
             held = settled(instance_attribute(world, receiver, name))
-            if not isinstance(held, Unknown) or held.role in (Role.MODEL, Role.CRITERION):
+            known = not isinstance(held, Unknown) or held.role in (Role.MODEL, Role.CRITERION)
+            if known or is_network_by_use(world, held):
                 return call_value(world, node, held, arguments, keywords)
     if isinstance(receiver, ClassValue) and receiver.cls is not None:
         target = attribute(world, receiver, name)

@@ -189,7 +189,8 @@ NAMES: tuple[tuple[Role, re.Pattern[str]], ...] = (
         Role.MODEL,
         re.compile(
             r"(^|_)(model|net|network|classifier|backbone|encoder|decoder|generator|discriminator|net[gd]"
-            r"|unet|transformer|agent|policy|actor|critic|student|teacher|module|vae|gan|ddp)_?\d*$"
+            r"|unet|transformer|agent|policy|actor|critic|student|teacher|module|vae|gan|ddp"
+            r"|rnn|lstm|gru|cnn|mlp|resnet|bert|gpt|llm|autoencoder)_?\d*$"
             r"|(critic|actor|policy)_?\d?_(target|local|online)$"
             r"|^(model|net|network)_(train\w*|parallel|dp|dist\w*|body|ema|[a-z])$|^[GD]$",
             re.IGNORECASE,

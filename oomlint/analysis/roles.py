@@ -59,6 +59,24 @@ def mark_model(value: Value) -> None:
         value.role, value.evidence = Role.MODEL, Evidence.USED
 
 
+PARAMETERS_OF = re.compile(r"\b(\w+)\.(?:(?:named_)?parameters\(|eval\(\))")
+
+
+def is_network_by_use(world: World, value: Value) -> bool:
+    """Whether the file asks an object of any name for its parameters, or switches its mode."""
+    if not isinstance(value, Unknown) or value.role is not None:
+        return False
+    held = world.frame.module.__dict__
+    names: frozenset[str] | None = held.get("networks_by_use")
+    if names is None:
+        text = world.frame.module.source.text
+        names = held["networks_by_use"] = frozenset(PARAMETERS_OF.findall(text))
+    if value.key.rsplit(".", 1)[-1] not in names:
+        return False
+    mark_model(value)
+    return True
+
+
 def owners_of(value: Value | None) -> frozenset[str]:
     """Keys of the models whose `.parameters()` a value holds."""
     if value is None:
