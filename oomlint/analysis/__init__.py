@@ -48,15 +48,11 @@ class Model:
         return self.project.asked_callers
 
     def forget(self) -> None:
-        """Takes the model apart, which nobody may ask any more.
+        """Takes the model apart, which nobody may ask any more."""
+        from oomlint.analysis.forgetting import forget
 
-        What refers to each other in a circle would wait for a garbage collection, and those are a
-        seventh of the time that a large tree takes.
-        """
-        module, worlds = self.module, self.__dict__.pop("worlds", ())
-        parts: list[object] = [*worlds, *module.class_by_node.values(), *module.all_functions]
-        for part in (*parts, module, self.project):
-            part.__dict__.clear()
+        self.__dict__.pop("worlds", None)
+        forget(self.project, self.module)
 
 
 # What a process that checks one text again and again keeps of the last one's tree.

@@ -178,7 +178,7 @@ def assigned_elsewhere(world: World, cls: Class, name: str, receiver: Instance) 
             frame = Frame(method.module, method, this=receiver)
             bind_unknown(world, frame, method)
             frame.names[first_argument(method)] = receiver
-            world.frames.append(frame)
+            world.enter(frame)
             loops, world.loops = world.loops, []
             events = len(world.events)
             try:

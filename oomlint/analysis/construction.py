@@ -81,7 +81,7 @@ def run_constructor(world: World, constructor: Function, instance: Instance) -> 
     frame = Frame(constructor.module, constructor, this=instance)
     frame.names[first_argument(constructor)] = instance
     bind_unknown(world, frame, constructor)
-    world.frames.append(frame)
+    world.enter(frame)
     try:
         run_body(world, constructor.node.body)
     except Stop:

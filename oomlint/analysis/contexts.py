@@ -99,7 +99,7 @@ def run_part(world: World, manager: Entered, body: list[ast.stmt]) -> None:
     function, this = manager.frame.function, manager.frame.this
     caller = world.frame
     world.calls.append(Call(manager.node, caller.module, function, caller.this, this))
-    world.frames.append(manager.frame)
+    world.enter(manager.frame)
     try:
         run_block(world, body)
     finally:

@@ -274,7 +274,7 @@ def call(world: World, target: Callable, arguments: Arguments, named: Keywords) 
     function = target.function
     node: ast.AST = function.node if function is not None else ast.Pass()
     module = function.module if function is not None else world.frame.module
-    world.frames.append(Frame(module, None, this=target.this))
+    world.enter(Frame(module, None, this=target.this))
     try:
         return follow(world, target, arguments, named, node)
     finally:

@@ -27,7 +27,7 @@ MAX_WORLDS = 12
 # Evaluation alone has no order of events: its conditions are about which mode it is in.
 MAX_WORLDS_WITHOUT_TRAINING = 4
 # Statements over all worlds of one root and of one file ...
-ROOT_BUDGET = 2_500
+ROOT_BUDGET = 1_500
 FILE_BUDGET = 5_000
 # ... behind which every root still has its first world, until these are spent, too.
 FIRST_WORLDS_BUDGET = 15_000
@@ -126,9 +126,10 @@ def story_of(world: World) -> Story:
 def run_world(project: Project, module: Module, root: Root, assumptions: dict[str, bool]) -> World:
     world = World(project, module, assumptions=dict(assumptions), root=root.function)
     world.trains = root.trains or project.teaching is not None
+    project.followed.append(world)
     try:
         if root.function is None:
-            world.frames.append(Frame(module, None))
+            world.enter(Frame(module, None))
             run_block(world, module.tree.body)
         else:
             run_root(world, module, root.function, root.owner)
@@ -141,7 +142,7 @@ def run_world(project: Project, module: Module, root: Root, assumptions: dict[st
 
 
 def run_root(world: World, module: Module, root: Function, owner: Class | None) -> None:
-    world.frames.append(Frame(module, None))
+    world.enter(Frame(module, None))
     this: Value | None = None
     if owner is not None and not is_static(root):
         this = instance_of(world, owner)
@@ -159,7 +160,7 @@ def run_root(world: World, module: Module, root: Function, owner: Class | None) 
     if after is not None and owner is not None and this is not None:
         walked.run_walked(world, root, owner, this, after)
         return
-    world.frames.append(frame)
+    world.enter(frame)
     world.returned = run_body(world, root.node.body)
 
 

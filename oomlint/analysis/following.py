@@ -61,7 +61,7 @@ def follow(
         world.grad = mode if isinstance(mode, bool) else None
     given = tuple(arguments)
     world.calls.append(Call(node, world.frame.module, function, caller_this, target.this, given))
-    world.frames.append(frame)
+    world.enter(frame)
     returned: Value | None = None
     try:
         returned = run_body(world, function.node.body)
@@ -100,7 +100,7 @@ def follow_lambda(world: World, target: Callable, arguments: Arguments) -> Value
     frame.this = parent.this if parent else None
     for parameter, value in zip(node.args.args, arguments, strict=False):
         frame.names[parameter.arg] = value
-    world.frames.append(frame)
+    world.enter(frame)
     try:
         return evaluate(world, node.body)
     finally:

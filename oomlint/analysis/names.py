@@ -76,7 +76,7 @@ def module_variable(world: World, module: Module, name: str) -> Value:
     world.reads[key] = unknown(name, name)
     if len(world.frames) > 40:
         return world.reads[key]
-    world.frames.append(Frame(module, None))
+    world.enter(Frame(module, None))
     loops, world.loops = world.loops, []
     value: Value | None = None
     try:

@@ -15,10 +15,11 @@ from oomlint.source import Unreadable, read
 
 if TYPE_CHECKING:
     from oomlint.analysis.construction import Built
+    from oomlint.analysis.state import World
     from oomlint.analysis.teaching import Teaching
 
-# Modules kept parsed in one process; a training script reaches a few dozen.
-KEPT_MODULES = 150
+# Modules kept parsed in one process: those of a large package.
+KEPT_MODULES = 500
 # Other files that one analysis may read; what lies further away is outside.
 MAX_MODULES = 24
 # Text of one project kept for the question who calls a function.
@@ -29,6 +30,8 @@ SKIPPED_FOLDERS = frozenset(
 
 Stamp = tuple[int, int]
 parsed: OrderedDict[Path, tuple[Stamp, Module | None]] = OrderedDict()
+# Modules that are no longer kept, but may still be in use by the analysis under way.
+evicted: list[Module | None] = []
 
 
 def load(path: Path) -> Module | None:
@@ -49,7 +52,7 @@ def load(path: Path) -> Module | None:
         module = None
     parsed[path] = (stamp, module)
     while len(parsed) > KEPT_MODULES:
-        parsed.popitem(last=False)
+        evicted.append(parsed.popitem(last=False)[1][1])
     return module
 
 
@@ -100,6 +103,8 @@ class Project:
     lineages: dict[Class, list[Class]] = field(default_factory=dict)
     base_names: dict[Class, list[str]] = field(default_factory=dict)
     constructed: dict[Class, list[Built]] = field(default_factory=dict)
+    # Every world, those that said nothing new included.
+    followed: list[World] = field(default_factory=list)
     # What the settings say about functions of this project, and the words of events among it.
     teaching: Teaching | None = None
     taught_words: frozenset[str] = frozenset()

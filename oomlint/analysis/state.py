@@ -147,6 +147,8 @@ class World:
     # Whether it may come to a backward: only then does an iteration meet the one before it.
     trains: bool = True
     frames: list[Frame] = field(default_factory=list)
+    # Every frame that there was.
+    entered: list[Frame] = field(default_factory=list)
     # Attributes of objects that are not of the project, as they were assigned ...
     attributes: dict[Place, Value] = field(default_factory=dict)
     # ... and as they were first read where nothing was assigned.
@@ -174,6 +176,10 @@ class World:
     @property
     def marks(self) -> Marks:
         return self.loops[-1].marks if self.loops else ()
+
+    def enter(self, frame: Frame) -> None:
+        self.frames.append(frame)
+        self.entered.append(frame)
 
     def enter_loop(self, node: ast.AST, serial: int, iteration: int) -> None:
         marks = (*self.marks, (serial, iteration))

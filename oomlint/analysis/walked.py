@@ -48,7 +48,7 @@ def run_walked(world: World, function: Function, owner: Class, this: Value, afte
         frame = Frame(function.module, function, this=this)
         bind_unknown(world, frame, function)
         frame.names[function.node.args.args[0].arg] = this
-        world.frames.append(frame)
+        world.enter(frame)
         loss = loss_in(run_body(world, function.node.body))
         if loss is not None:
             backward(world, node, loss, wrapper="engine", walked=True)
