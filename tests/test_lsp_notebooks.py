@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,11 @@ import pytest
 from lsp_client import CAPABILITIES, OOMLINT, PLUGIN, Client, apply_edits, place
 from lsprotocol import types
 from typed_client import config, pytest_lsp
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "bench"))
+
+import editor
+import notebook_edits
 
 START, KEEP, WRONG = "kept = 0\n", 'name = "é😀"; kept += value', "print(wrong)\n"
 NOTEBOOK = types.NotebookDocumentClientCapabilities(types.NotebookDocumentSyncClientCapabilities())
@@ -276,6 +282,16 @@ def test_a_key_publishes_only_the_cells_that_it_changes(client: Client) -> None:
     assert shown["contents"]["value"].startswith("# kept-value (TST001)")
     assert client.ask("textDocument/codeLens", {"textDocument": {"uri": cells[1]}}) is None
     close(client)
+
+
+def test_random_edits_of_cells_end_as_a_fresh_check(client: Client) -> None:
+    book, shown = notebook_edits.play(client, editor.training_file(200), 150, seed=5)
+    assert shown == notebook_edits.fresh(client, book)
+    assert any(shown)
+    assert editor.said(client) == []
+    for name in ("played", "fresh"):
+        params = {"notebookDocument": {"uri": client.uri(f"{name}.ipynb")}, "cellTextDocuments": []}
+        client.tell("notebookDocument/didClose", params)
 
 
 def test_who_pulls_gets_cells_published(tmp_path: Path) -> None:
