@@ -69,6 +69,12 @@ def test_every_dependency_is_pinned() -> None:
     assert len(pinned) == len(set(pinned))
 
 
+def test_torchfix_can_stand_beside_it() -> None:
+    """As docs/flake8.md says: TorchFix 0.7.0 wants libcst>=1.5.0,<1.6.0."""
+    (wanted,) = [one for one in PYPROJECT["project"]["dependencies"] if one.startswith("libcst")]
+    assert wanted == "libcst>=1.5"
+
+
 def test_the_table_links_to_files_that_exist() -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)\)", README + CONTRIBUTING)
     assert links
