@@ -1,4 +1,4 @@
-"""Draws README.md's picture of a run in a terminal, from what the command really prints."""
+"""Draws README.md's pictures, from what the commands really print and measure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,14 @@ from rich.console import Console
 from rich.text import Text
 from tools import beside_python
 
+from oomlint.settings import SettingsFinder
+from oomlint.verify import verify_file
+from oomlint.verify.runner import Limits
+from oomlint.verify.views.page import picture
+
 ROOT = Path(__file__).resolve().parent.parent
 PICTURE = ROOT / "docs" / "check.svg"
+CHARTS = ROOT / "docs" / "report.svg"
 COMMAND = ("check", "train.py", "--select", "OOM101,OOM301")
 COLUMNS = 108
 FONTS = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
@@ -53,6 +59,14 @@ def drawn(output: str) -> str:
     return "\n".join(line.rstrip() for line in svg.splitlines()) + "\n"
 
 
+def charted(script: Path) -> str:
+    """The memory of a script over time, before and after its one fix."""
+    settings = SettingsFinder(isolated=True).for_file(script)
+    (found,) = verify_file(script, settings, limits=Limits(device="emulated")).results
+    assert found.comparison is not None
+    return picture(found.comparison)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="replace the picture")
@@ -60,6 +74,7 @@ def main() -> int:
     svg = drawn(printed(ROOT / "examples"))
     if asked.write:
         PICTURE.write_text(svg, encoding="utf-8")
+        CHARTS.write_text(charted(ROOT / "examples" / "leak.py"), encoding="utf-8")
         return 0
     if PICTURE.read_text(encoding="utf-8") == svg:
         return 0

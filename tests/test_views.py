@@ -12,6 +12,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -29,7 +30,7 @@ from oomlint.verify.targets import Target
 from oomlint.verify.verdict import CONFIRMED, NOT_MEASURED, Verdict
 from oomlint.verify.views import charts, geometry, tables
 from oomlint.verify.views.charts import Subject
-from oomlint.verify.views.page import measure_page, report_page
+from oomlint.verify.views.page import measure_page, picture, report_page
 
 MIB = 1024**2
 ATTACK = "<script>alert('x')</script>"
@@ -238,6 +239,18 @@ def test_a_single_run_is_shown_whole() -> None:
     assert "L2 norm, as the optimizer uses it (logarithmic)" in outline.words("text")
     assert "1e-06" in outline.words("text")
     assert "before" not in {a.get("class") for _, a in outline.elements}
+
+
+def test_the_picture_of_a_comparison_is_an_image_by_itself(report: Report) -> None:
+    (first, _) = report.results
+    assert first.comparison is not None
+    drawing = picture(first.comparison)
+    root = ElementTree.fromstring(drawing)
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    tags = {element.tag.rpartition("}")[2] for element in root.iter()}
+    assert tags <= {"svg", "title", "style", "rect", "g", "text", "path", "circle"}
+    shown = (Path(__file__).parent.parent / "docs" / "report.svg").read_text("utf-8")
+    assert ElementTree.fromstring(shown).attrib["viewBox"] == root.attrib["viewBox"]
 
 
 def numbers(path: str) -> list[float]:

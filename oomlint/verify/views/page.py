@@ -169,7 +169,17 @@ def diff_lines(diff: str) -> Iterable[tuple[str, str]]:
         yield "hunk" if head else classes.get(line[:1], "same"), line
 
 
+def picture(found: Comparison) -> str:
+    """The memory over time of both runs, as one image of SVG."""
+    subjects = [Subject("before", BEFORE, found.before), Subject("after", AFTER, found.after)]
+    return drawn("picture.svg.jinja", plots=charts.timelines(subjects))
+
+
 def render(page: Page) -> str:
+    return drawn("page.html.jinja", page=page, version=oomlint.__version__)
+
+
+def drawn(template: str, **values: object) -> str:
     """Everything that comes from runs and sources is escaped by the template's engine."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -179,11 +189,10 @@ def render(page: Page) -> str:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
     frame = {
         name: getattr(geometry, name)
         for name in ("WIDTH", "HEIGHT", "LEFT", "RIGHT", "TOP", "BOTTOM")
     }
-    return environment.get_template("page.html.jinja").render(
-        page=page, frame=frame, version=oomlint.__version__
-    )
+    return environment.get_template(template).render(frame=frame, **values)
