@@ -188,6 +188,62 @@ for _ in range(3):
 """
 
 
+FRAGMENTED = LARGE_ACTIVATIONS.replace(
+    "guard.attach(optimizer, on_misfit=sys.argv[1])",
+    """
+import logging
+said = []
+handler = logging.Handler()
+handler.emit = lambda record: said.append(record.getMessage())
+logging.getLogger("oomlint.guard").addHandler(handler)
+guard.attach(optimizer)
+""",
+).replace(
+    "for _ in range(3):\n    step()",
+    """
+try:
+    for _ in range(3):
+        step()
+except torch.OutOfMemoryError:
+    pass
+close = [text for text in said if text.startswith("the run may not fit: AdamW adds 16.03 MiB")]
+assert len(close) == int(sys.argv[1]), said
+""",
+)
+
+
+@pytest.mark.parametrize(("capacity", "warnings"), [(230, "1"), (400, "0")])
+def test_what_pieces_may_decide_is_said(capacity: int, warnings: str, tmp_path: Path) -> None:
+    ending = run(tmp_path, FRAGMENTED, capacity * MIB, warnings)
+    assert ending.kind == FINISHED, ending.message
+
+
+# The whole batch fits as long as there is no state, and half of it beside the state.
+CUT = """
+model = net(8, 512)
+optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+inputs = torch.ones(6144, 512, device="cuda")
+@guard.micro_batches(model)
+def backward(x, share):
+    kept = x * model(x[:8])[0]
+    for _ in range(12):
+        kept = kept.sin()
+    (kept.mean() * share).backward()
+saved = []
+with guard.attach(optimizer, on_limit=saved.append, limit=0.5):
+    for step in range(4):
+        backward(inputs)
+        optimizer.step()
+        optimizer.zero_grad()
+        assert step or backward.size is None
+assert backward.size == 3072 and len(saved) == 1
+"""
+
+
+def test_cut_batches_meet_the_state_with_less_at_a_time(tmp_path: Path) -> None:
+    passes(tmp_path, CUT, 222 * MIB)
+
+
 def test_an_unknown_optimizer_is_learnt_from_its_first_step(tmp_path: Path) -> None:
     ending = run(tmp_path, UNKNOWN, 216 * MIB)
     assert ending.error == "WillNotFit"

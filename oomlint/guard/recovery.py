@@ -11,6 +11,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
 
+from oomlint.guard import watch
 from oomlint.guard.watch import WillNotFit, size
 
 log = logging.getLogger("oomlint.guard")
@@ -88,6 +89,7 @@ class MicroBatches(Generic[T]):
         self.function, self.owners, self.size = function, tuple(owners), size
 
     def __call__(self, *args: Any, **kwargs: Any) -> T:
+        watch.batches_are_cut = True
         count = batch_size(args, kwargs)
         while True:
             at_once = min(self.size or count, count)

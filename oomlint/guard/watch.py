@@ -23,6 +23,8 @@ from oomlint.guard.state import (
 
 log = logging.getLogger("oomlint.guard")
 told_that_nothing_is_guarded = False
+# Set by `micro_batches`: then forward and backward take as much memory as there is, and no more.
+batches_are_cut = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ class Guard:
         optimizers: Iterable[torch.optim.Optimizer],
         limit: float,
         on_limit: Callable[[Usage], object] | None,
-        stop: bool,
+        stop: bool | None,
         capacity: int | None,
         on_misfit: str,
     ) -> None:
@@ -150,11 +152,17 @@ class Guard:
     ) -> None:
         """What forward and backward took without a state, they take beside it from now on."""
         need = self.needs.get(device, 0)
-        if not need:
+        if not need or batches_are_cut:
             return
         self.needs[device] = need + state
         text = f"{adds}, and forward and backward took {size(need)} without it"
         self.demand(optimizer, device, need + state, text)
+        pieces = torch.cuda.max_memory_reserved(device) - torch.cuda.max_memory_allocated(device)
+        if need + state + pieces > self.available(device) >= need + state:
+            log.warning(
+                "the run may not fit: %s. That is %s of %s on %s, and %s were reserved beside it",
+                *(text, size(need + state), size(self.available(device)), device, size(pieces)),
+            )
 
     def demand(
         self, optimizer: torch.optim.Optimizer, device: torch.device, needed: int, why: str
@@ -185,7 +193,7 @@ class Guard:
             log.warning("%s", usage)
             return
         self.on_limit(usage)
-        if self.stop:
+        if self.stop or (self.stop is None and not batches_are_cut):
             raise LimitReached(usage)
 
     def usage(self, device: torch.device | str | int = "cuda") -> Usage:
@@ -259,7 +267,7 @@ def attach(
     *optimizers: torch.optim.Optimizer,
     limit: float = 0.9,
     on_limit: Callable[[Usage], object] | None = None,
-    stop: bool = True,
+    stop: bool | None = None,
     capacity: int | None = None,
     on_misfit: str = "raise",
 ) -> Guard:
@@ -271,8 +279,9 @@ def attach(
     When reserved memory passes `limit`, a share of what the process may take of a device (or of
     `capacity` bytes), what is merely cached is given back once. When it passes again, `on_limit`
     is called with the `Usage`, once for a device, behind a step that is complete: parameters,
-    optimizer and scaler can be saved. Then `LimitReached` is raised, unless `stop` is False.
-    Without `on_limit` a warning is logged.
+    optimizer and scaler can be saved. Then `LimitReached` is raised, unless `stop` is False or
+    `micro_batches` cuts the batches, to which the end of the memory is none. Without `on_limit` a
+    warning is logged.
 
     Without CUDA nothing is watched, which is logged once. Raises TypeError for what is no
     optimizer, ValueError for a limit outside of (0, 1] or another word than those.

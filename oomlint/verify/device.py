@@ -18,6 +18,10 @@ from oomlint.verify.streams import current
 CUDA = torch.device("cuda", 0)
 CPU = torch.device("cpu")
 TAG = "_oomlint_hold"
+# A dispatch mode would be seen by autograd, which then sums gradients out of place and takes other
+# formulas than on a real device. Nothing else in torch uses this key, and nobody looks for it.
+KEY = torch._C._parse_dispatch_key("Fake")
+KEYS = torch._C.DispatchKeySet(KEY)
 
 real_device: Callable[[torch.Tensor], torch.device] = torch.Tensor.device.__get__
 
@@ -177,13 +181,22 @@ def storages(tensor: torch.Tensor) -> Iterator[torch.UntypedStorage]:
     try:
         if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
             yield from storages(torch._C._functorch.get_unwrapped(tensor))
-        elif tensor.layout is torch.sparse_coo:
-            yield tensor._indices().untyped_storage()
-            yield tensor._values().untyped_storage()
-        elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-            yield tensor.values().untyped_storage()
+        else:
+            # These are operators as well, which would ask for the storages of what they are given.
+            with torch._C._ExcludeDispatchKeyGuard(KEYS):
+                parts = parts_of_sparse(tensor)
+            for part in parts:
+                yield part.untyped_storage()
     except (NotImplementedError, RuntimeError):
         return
+
+
+def parts_of_sparse(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    if tensor.layout is torch.sparse_coo:
+        return tensor._indices(), tensor._values()
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return (tensor.values(),)
+    return ()
 
 
 def on_device(tensor: torch.Tensor) -> bool:

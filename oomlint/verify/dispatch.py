@@ -9,12 +9,18 @@ from typing import Any
 
 import torch
 
-from oomlint.verify.device import CPU, TAG, Device, on_device, storages, target, tensors_in
+from oomlint.verify.device import (
+    CPU,
+    KEY,
+    KEYS,
+    TAG,
+    Device,
+    on_device,
+    storages,
+    target,
+    tensors_in,
+)
 
-# A dispatch mode would be seen by autograd, which then sums gradients out of place and takes other
-# formulas than on a real device. Nothing else in torch uses this key, and nobody looks for it.
-KEY = torch._C._parse_dispatch_key("Fake")
-KEYS = torch._C.DispatchKeySet(KEY)
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
 HOST_IS_FULL = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes")
