@@ -30,6 +30,7 @@ aten: Any = torch.ops.aten
 READS_NUMBER = aten._local_scalar_dense.default
 FILLS = aten.copy_.default
 ADDS, ADDS_IN_PLACE = aten.add.Tensor, aten.add_.Tensor
+DROPOUT = aten.native_dropout.default
 ENGINE = "_engine_run_backward"  # the Python function that calls the engine
 # Of a gradient on its way here: autograd, the call, Python; the storage and its tag.
 OWNERS, STORAGE_OWNERS = 3, 2
@@ -152,6 +153,8 @@ class Sight:
         outputs = (result,) if isinstance(result, torch.Tensor) else result
         if not isinstance(outputs, (list, tuple)):
             return result
+        if func is DROPOUT:
+            outputs = outputs[::-1]  # CUDA makes the mask first
         inputs: set[int] | None = None
         for output in tensors_in(outputs):
             for storage in storages(output):

@@ -11,6 +11,7 @@ import torch
 from oomlint.verify.attending import attend, composed, transformed
 from oomlint.verify.attention import HALVES
 from oomlint.verify.device import Device, on_device, tensors_in
+from oomlint.verify.recurrent import layers
 
 aten: Any = torch.ops.aten
 
@@ -21,6 +22,7 @@ def install(device: Device) -> tuple[torch.library.Library, dict[Any, Callable[.
         aten.scaled_dot_product_attention.default: attend(device),
         aten.rms_norm.default: normalize(device),
         aten.dropout.default: dropout,
+        **layers(device),
     }
     for name in MAKING:
         operator = getattr(aten, name).default
