@@ -123,7 +123,7 @@ CASES = {
     "generator": (
         "g = torch.Generator('cuda').manual_seed(3); "
         "g.device, torch.rand(1, device='cuda', generator=g).device",
-        "(device(type='cuda', index=0), device(type='cuda', index=0))",
+        "(device(type='cuda'), device(type='cuda', index=0))",
     ),
     "loader with workers and pinned memory": (
         "[b[0].cuda(non_blocking=True).sum().item() for b in torch.utils.data.DataLoader("
@@ -205,6 +205,62 @@ CASES = {
         "s = torch.amp.GradScaler('cuda'); s.scale(w * float('inf')).backward(); s.step(o); "
         "s.update(); s.get_scale(), w.item()",
         "(32768.0, 1.0)",
+    ),
+    "a layer and its input on two devices": (
+        "try: torch.nn.Linear(2, 2).cuda()(torch.ones(1, 2))\n"
+        "except RuntimeError as error: said = str(error)\nsaid",
+        "Expected all tensors to be on the same device, but got mat1 is on cpu, different from "
+        "other tensors on cuda:0 (when checking argument in method wrapper_CUDA_addmm)",
+    ),
+    "a sum over two devices": (
+        "try: torch.ones(2, device='cuda') + torch.ones(2)\n"
+        "except RuntimeError as error: said = str(error)\nsaid",
+        "Expected all tensors to be on the same device, but found at least two devices, cuda:0 "
+        "and cpu!",
+    ),
+    "a number from the host": ("(torch.ones(2).cuda() + torch.tensor(1.0)).sum().item()", "4.0"),
+    "an index from the host": ("torch.ones(4).cuda()[torch.tensor([0, 1])].device", "cuda:0"),
+    "made from nothing in C++": (
+        "torch.nn.functional.one_hot(torch.tensor([1]).cuda(), 3).device",
+        "cuda:0",
+    ),
+    "like another, on the host": (
+        "x = torch.ones(2).cuda(); torch.zeros_like(x, device='cpu').device, "
+        "x.new_ones(3, device='cpu').device",
+        "(device(type='cpu'), device(type='cpu'))",
+    ),
+    "a packed sequence": (
+        "p = torch.nn.utils.rnn.pack_padded_sequence(torch.ones(2, 3, 4).cuda(), "
+        "torch.tensor([3, 2]), batch_first=True)\n"
+        "p.data.device, p.batch_sizes.device",
+        "(device(type='cuda', index=0), device(type='cpu'))",
+    ),
+    "inference keeps no graph and its workspaces": (
+        "with torch.inference_mode(): y = torch.nn.Linear(4, 4).cuda()(torch.ones(2, 4).cuda())\n"
+        "y.device, y.requires_grad",
+        "(device(type='cuda', index=0), False)",
+    ),
+    "pinned memory": (
+        "torch.ones(2).pin_memory().is_pinned(), torch.ones(2, pin_memory=True).is_pinned(), "
+        "torch.ones(2).is_pinned()",
+        "(True, True, False)",
+    ),
+    "an event without a time": (
+        "torch.cuda.Event().elapsed_time(torch.cuda.Event())",
+        "ValueError",
+    ),
+    "a device that is not there": ("torch.cuda.get_device_name(1)", "AssertionError"),
+    "legacy types": (
+        "x = torch.cuda.FloatTensor([1.0]); x.device, isinstance(x, torch.cuda.FloatTensor)",
+        "(device(type='cuda', index=0), True)",
+    ),
+    "autocast gives losses of a cross entropy the logits' precision first": (
+        "x = torch.ones(2, 4, device='cuda', dtype=torch.float16)\n"
+        "with torch.autocast('cuda'):\n"
+        "    d = (x.log_softmax(-1, dtype=torch.float16).dtype, x.mean().dtype,\n"
+        "         torch.nn.functional.mse_loss(x, x).dtype,\n"
+        "         torch.nn.functional.interpolate(x[None], scale_factor=2).dtype)\nd",
+        "(torch.float16, torch.float16, torch.float32, torch.float32)",
     ),
     "a scaler that steps": (
         "w = torch.nn.Parameter(torch.ones(1, device='cuda')); o = torch.optim.SGD([w], lr=1.0)\n"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from oomlint.verify import streams
 from oomlint.verify.allocator_settings import UNLIMITED, parse
-from oomlint.verify.device import CUDA, Device
+from oomlint.verify.device import CUDA, Device, target
 from oomlint.verify.profiles import properties
 from oomlint.verify.statistics import Statistics
 from oomlint.verify.streams import Event, Scope, Stream, StreamScope
@@ -35,6 +36,67 @@ def install(emulated: Device) -> None:
     for name in ("manual_seed", "manual_seed_all", "get_rng_state", "set_rng_state"):
         setattr(torch.cuda.random, name, random[name])
     install_accelerator(memory)
+    install_tools(emulated)
+
+
+class Graph:
+    """Stands where CUDA's graphs would."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("CUDA graphs are not modelled by the emulated device")
+
+
+class Runtime:
+    """What scripts ask of the CUDA runtime itself: to start and stop a profiler."""
+
+    cudaError = SimpleNamespace(success=0)
+
+    def __getattr__(self, name: str) -> Any:
+        return nothing()
+
+
+def install_tools(emulated: Device) -> None:
+    """What is beside memory and devices: markers, the runtime, legacy types."""
+    runtime = Runtime()
+    module, core, markers = torch.cuda, torch._C, torch.cuda.nvtx
+    answers = {
+        "cudart": lambda: runtime,
+        "check_error": nothing(),
+        "_sleep": nothing(),
+        "get_sync_debug_mode": lambda: 0,
+        "set_sync_debug_mode": nothing(),
+        "get_stream_from_external": lambda pointer, device=None: Stream(stream_id=int(pointer)),
+        "CUDAGraph": Graph,
+    }
+    for name, value in answers.items():
+        setattr(module, name, value)
+    module.nccl.version = lambda: (2, 28, 3)
+    for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
+        setattr(markers, name, nothing())
+    # A data-parallel model of one device scatters its inputs to it and gathers nothing.
+    core._scatter = lambda tensor, devices, *rest: tuple(tensor.cuda() for _ in devices)
+    core._broadcast = lambda tensor, devices: [tensor.cuda() for _ in devices]
+    for name in TYPES:
+        setattr(module, name, legacy(name))
+
+
+TYPES = tuple(
+    f"{kind}Tensor" for kind in "Byte Char Short Int Long Half BFloat16 Float Double Bool".split()
+)
+
+
+def legacy(name: str) -> type:
+    """torch.cuda.FloatTensor and its like: a constructor, and a question about a tensor."""
+    plain = getattr(torch, name)
+
+    class Legacy(type):
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            return plain(*args, **kwargs).cuda()
+
+        def __instancecheck__(cls, value: object) -> bool:
+            return isinstance(value, torch.Tensor) and value.type() == f"torch.cuda.{name}"
+
+    return Legacy(name, (), {"dtype": plain.dtype, "is_cuda": True, "__module__": "torch.cuda"})
 
 
 def nothing() -> Callable[..., None]:
@@ -101,6 +163,20 @@ def memory_functions(emulated: Device) -> dict[str, Any]:
 
 def device_functions(emulated: Device) -> dict[str, Any]:
     profile, capacity = emulated.profile, emulated.allocator.capacity
+
+    def about(found: Any) -> Callable[..., Any]:
+        def answer(device: Any = None) -> Any:
+            number = device if isinstance(device, int) else torch.device(device or "cuda").index
+            if number not in (None, 0):
+                raise AssertionError("Invalid device id")
+            return found
+
+        return answer
+
+    def set_device(device: Any) -> None:
+        if not isinstance(device, int) or device >= 0:
+            target(device)
+
     return {
         "is_available": lambda: True,
         "is_initialized": lambda: True,
@@ -109,10 +185,10 @@ def device_functions(emulated: Device) -> dict[str, Any]:
         "_is_in_bad_fork": lambda: emulated.poisoned,
         "device_count": lambda: 1,
         "current_device": lambda: 0,
-        "set_device": nothing(),
-        "get_device_name": lambda device=None: profile.name,
-        "get_device_capability": lambda device=None: profile.capability,
-        "get_device_properties": lambda device=None: properties(profile, capacity),
+        "set_device": set_device,
+        "get_device_name": about(profile.name),
+        "get_device_capability": about(profile.capability),
+        "get_device_properties": about(properties(profile, capacity)),
         "get_arch_list": lambda: ["sm_{}{}".format(*profile.capability)],
         "is_bf16_supported": lambda including_emulation=True: (
             including_emulation or profile.capability >= (8, 0)

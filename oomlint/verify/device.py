@@ -18,6 +18,8 @@ from oomlint.verify.streams import current
 CUDA = torch.device("cuda", 0)
 CPU = torch.device("cpu")
 TAG = "_oomlint_hold"
+UNSURE = "_oomlint_unsure"  # C++ made this storage and does not say for which device
+PINNED = "_oomlint_pinned"
 # A dispatch mode would be seen by autograd, which then sums gradients out of place and takes other
 # formulas than on a real device. Nothing else in torch uses this key, and nobody looks for it.
 KEY = torch._C._parse_dispatch_key("Fake")

@@ -9,11 +9,14 @@ from typing import Any
 
 import torch
 
+from oomlint.verify import places
 from oomlint.verify.device import (
     CPU,
     KEY,
     KEYS,
+    PINNED,
     TAG,
+    UNSURE,
     Device,
     on_device,
     storages,
@@ -31,6 +34,7 @@ READS_NUMBER = aten._local_scalar_dense.default
 FILLS = aten.copy_.default
 ADDS, ADDS_IN_PLACE = aten.add.Tensor, aten.add_.Tensor
 DROPOUT = aten.native_dropout.default
+LENGTHS = (aten._pack_padded_sequence.default, aten._pad_packed_sequence.default)
 ENGINE = "_engine_run_backward"  # the Python function that calls the engine
 # Of a gradient on its way here: autograd, the call, Python; the storage and its tag.
 OWNERS, STORAGE_OWNERS = 3, 2
@@ -84,7 +88,7 @@ def apply(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 # Operators of other operators that hold nothing beside their output: seen as one.
 PLAIN = re.compile(
     r"aten::(_?(to_)?copy|clone|contiguous|lift\w*|detach\w*|fill|zero|.*_like|new_.*|empty.*|zeros|ones"
-    r"|full|rand\w*|arange|eye|linspace|scalar_tensor|item|equal|is_\w+|size|stride|numel|convolution\w*)_?$"
+    r"|full|rand\w*|arange|eye|linspace|scalar_tensor|item|equal|is_\w+|size|stride|numel|convolution\w*|_pack_padded_sequence)_?$"
 )
 
 
@@ -126,11 +130,16 @@ class Sight:
         if asked is not None and asked.type == "cuda":
             target(asked)
             kwargs["device"] = CPU
-        if kwargs.get("pin_memory"):
+        pinned = kwargs.get("pin_memory")
+        if pinned:
+            if asked is not None and asked.type == "cuda":
+                raise RuntimeError("Only dense CPU tensors can be pinned")
             kwargs["pin_memory"] = False
         if state.paused:
             with torch._C._ExcludeDispatchKeyGuard(KEYS):
                 return func(*args, **kwargs)
+        if state.placement is None and self.mixed(args):
+            places.check(func, args)
         if func is ADDS and state.backward and sums_gradients(*args):
             func = ADDS_IN_PLACE
         run = multiplied if func in PRODUCTS else apply
@@ -148,6 +157,11 @@ class Sight:
         if func is FILLS and on_device(args[0]) and not on_device(args[1]):
             self.device.copies += 1
         if not self.placed(asked, args, kwargs):
+            if pinned:
+                setattr(result.untyped_storage(), PINNED, True)
+            if asked is not None and "pin_memory" not in kwargs and not has_tensor(args):
+                for storage in storages(result):
+                    setattr(storage, UNSURE, True)
             return result
         self.device.note_launch()
         outputs = (result,) if isinstance(result, torch.Tensor) else result
@@ -155,6 +169,8 @@ class Sight:
             return result
         if func is DROPOUT:
             outputs = outputs[::-1]  # CUDA makes the mask first
+        elif func in LENGTHS:
+            outputs = outputs[:1]  # the lengths stay on the host
         inputs: set[int] | None = None
         for output in tensors_in(outputs):
             for storage in storages(output):
@@ -163,11 +179,16 @@ class Sight:
                     if inputs is None:
                         given = (*args, *kwargs.values())
                         inputs = {s._cdata for t in tensors_in(given) for s in storages(t)}
-                    if storage._cdata in inputs:
+                    if storage._cdata in inputs and not hasattr(storage, UNSURE):
                         continue
                 self.device.tag_storage(storage)
         self.device.note_work(func, args, result)
         return result
+
+    def mixed(self, args: Any) -> bool:
+        """Whether some of the tensors are on the device and some are not."""
+        places = {on_device(tensor) for tensor in tensors_in(args)}
+        return len(places) > 1
 
     def explain(
         self, error: RuntimeError, asked: torch.device | None, args: Any, kwargs: dict[str, Any]
@@ -229,6 +250,10 @@ def unseen(original: Any) -> Any:
             return original(*args, **kwargs)
 
     return call
+
+
+def has_tensor(args: Any) -> bool:
+    return next(tensors_in(args), None) is not None
 
 
 def parts_of(func: Any) -> Any:

@@ -14,7 +14,6 @@ UNKNOWN = {
     "rnn": "cuDNN's reserve of recurrent layers is not modelled",
     "lstm": "cuDNN's reserve of recurrent layers is not modelled",
     "gru": "cuDNN's reserve of recurrent layers is not modelled",
-    "rms_norm": "rms_norm saves more on the CPU than CUDA's fused kernel does",
 }
 CONVOLUTIONS = "the workspaces of cuDNN's convolutions are not modelled"
 

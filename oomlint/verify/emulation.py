@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import functools
-import importlib
-import os
-import sys
 import threading
-import types
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from oomlint.verify import cuda_api, fused, mixed_precision, process_groups
+from oomlint.verify import compiler, cuda_api, fused, mixed_precision, process_groups
 from oomlint.verify.allocator import Allocator
 from oomlint.verify.device import (
     CPU,
     CUDA,
+    PINNED,
     TAG,
     Device,
     emulated_device,
     on_device,
+    storages,
     target,
 )
 from oomlint.verify.dispatch import Sight
@@ -47,7 +45,7 @@ def install(
     patch_grouping()
     library, kernels = fused.install(device)
     registrations.append(library)
-    patch_compiler()
+    compiler.patch_compiler()
     sight = Sight(device, kernels)
     registrations.append(sight.install())
     patch_threads(device, sight)
@@ -59,7 +57,7 @@ def install(
 
 def patch_tensors(device: Device) -> None:
     base: Any = torch.Tensor
-    base_to, base_is_pinned, base_tolist = base.to, base.is_pinned, base.tolist
+    base_to, base_tolist = base.to, base.tolist
 
     def move(
         tensor: torch.Tensor, where: torch.device, dtype: torch.dtype | None = None, **rest: Any
@@ -109,6 +107,16 @@ def patch_tensors(device: Device) -> None:
     def cpu(self: torch.Tensor, memory_format: torch.memory_format = torch.preserve_format) -> Any:
         return move(self, CPU, memory_format=memory_format)
 
+    def pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:
+        if on_device(self):
+            raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
+        made = self if is_pinned(self) else self.clone()
+        setattr(made.untyped_storage(), PINNED, True)
+        return made
+
+    def is_pinned(self: torch.Tensor, device: Any = None) -> bool:
+        return not on_device(self) and any(hasattr(one, PINNED) for one in storages(self))
+
     def tolist(self: torch.Tensor) -> Any:
         if on_device(self) and not device.state.paused:
             device.waits += 1
@@ -140,8 +148,7 @@ def patch_tensors(device: Device) -> None:
     base.get_device = lambda self: 0 if on_device(self) else -1
     base.to, base.cuda, base.cpu, base.type = to, cuda, cpu, typed
     base.tolist = tolist
-    base.pin_memory = lambda self, device=None: self.clone()
-    base.is_pinned = lambda self, device=None: False if on_device(self) else base_is_pinned(self)
+    base.pin_memory, base.is_pinned = pin_memory, is_pinned
     base.record_stream = lambda self, s: device.record_stream(self, s.stream_id)
     base.numpy, base.__array__ = guard(base.numpy), guard(base.__array__)
 
@@ -191,6 +198,24 @@ def patch_constructors(device: Device) -> None:
 
     base.new_tensor = new_tensor
 
+    def placing(original: Callable[..., Any]) -> Callable[..., Any]:
+        """What says where its result goes: C++ sees the same name for either device."""
+
+        @functools.wraps(original)
+        def make(*args: Any, **kwargs: Any) -> Any:
+            where = target(kwargs.get("device"))
+            if where is None or where.type not in ("cuda", "cpu"):
+                return original(*args, **kwargs)
+            with device.placing(where):
+                return original(*args, **{**kwargs, "device": CPU})
+
+        return make
+
+    for kind in ("empty", "zeros", "ones", "full"):
+        setattr(base, f"new_{kind}", placing(getattr(base, f"new_{kind}")))
+    for kind in ("empty", "zeros", "ones", "full", "rand", "randn", "randint"):
+        setattr(module, f"{kind}_like", placing(getattr(torch, f"{kind}_like")))
+
     class Generator(torch._C.Generator):  # type: ignore[misc]
         """A generator that says where the user wanted it and draws on the CPU."""
 
@@ -201,8 +226,7 @@ def patch_constructors(device: Device) -> None:
 
         @property
         def device(self) -> torch.device:
-            place = self.place
-            return CUDA if place.type == "cuda" else place
+            return self.place
 
     module.Generator = Generator
 
@@ -210,10 +234,12 @@ def patch_constructors(device: Device) -> None:
 def patch_storages(device: Device) -> None:
     """Copies of storages (deepcopy, pickle, torch.load) stay on or return to the device."""
     storage: Any = torch.UntypedStorage
-    base_clone = torch.storage._StorageBase.clone
+
+    def copied(storage: Any) -> Any:
+        return torch.UntypedStorage(storage.nbytes()).copy_(storage)
 
     def clone(self: Any) -> Any:
-        made = base_clone(self)
+        made = copied(self)
         if hasattr(self, TAG):
             device.tag_storage(made)
         return made
@@ -227,7 +253,20 @@ def patch_storages(device: Device) -> None:
             device.tag_storage(self)
         return resized
 
-    storage.clone, storage.resize_ = clone, resize
+    def to_device(self: Any, *args: Any, **kwargs: Any) -> Any:
+        made = self if hasattr(self, TAG) else copied(self)
+        device.tag_storage(made)
+        return made
+
+    real_place = storage.device.__get__
+    storage.clone, storage.resize_, storage.cuda = clone, resize, to_device
+    storage.device = property(lambda self: CUDA if hasattr(self, TAG) else real_place(self))
+    storage.is_cuda = property(lambda self: hasattr(self, TAG))
+    base_shared, base_share = storage.is_shared, storage.share_memory_
+    storage.is_shared = lambda self: hasattr(self, TAG) or base_shared(self)
+    storage.share_memory_ = lambda self, *given: (
+        self if hasattr(self, TAG) else base_share(self, *given)
+    )
 
     def location(value: Any) -> str | None:
         plain = getattr(value, "_untyped_storage", value)
@@ -283,75 +322,3 @@ def patch_grouping() -> None:
         return {(home(value[0][0]), key[1]): value for key, value in found.items()}
 
     torch._C._group_tensors_by_device_and_dtype = group
-
-
-class Dormant(types.ModuleType):
-    """Stands for torch's compiler until something wants more of it than a no-op.
-
-    Every optimizer imports it just to say that a graph ends and every process group to clear its
-    caches, which takes seconds, and nothing is compiled on the emulated device.
-    """
-
-    def graph_break(self, *args: Any, **kwargs: Any) -> None:
-        return None
-
-    def disable(self, fn: Any = None, *args: Any, **kwargs: Any) -> Any:
-        return (lambda function: function) if fn is None else fn
-
-    def __getattr__(self, name: str) -> Any:
-        if sys.modules.get(self.__name__) is self and name in ASLEEP:
-            return DormantPart(name)
-        return getattr(awake(), name)
-
-
-def awake() -> Any:
-    """The compiler itself."""
-    if isinstance(sys.modules.get("torch._dynamo"), Dormant):
-        del sys.modules["torch._dynamo"]
-    return importlib.import_module("torch._dynamo")
-
-
-# What is asked of the compiler's modules while there is nothing compiled, and their answers.
-ASLEEP: dict[str, dict[str, Any]] = {
-    "trace_rules": {"clear_lru_cache": lambda: None},
-    "utils": {"get_optimize_ddp_mode": lambda: "ddp_optimizer"},
-    "config": {"error_on_nested_fx_trace": True},
-}
-
-
-class DormantPart:
-    """A module of the compiler that is not imported for what it would answer anyway."""
-
-    def __init__(self, name: str) -> None:
-        vars(self)["name"] = name
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ASLEEP[self.name]:
-            return ASLEEP[self.name][name]
-        return getattr(self.whole(), name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self.whole(), name, value)
-
-    def whole(self) -> Any:
-        awake()
-        return importlib.import_module(f"torch._dynamo.{self.name}")
-
-
-def patch_compiler() -> None:
-    """Code that would be compiled runs eagerly."""
-
-    def compile_eagerly(model: Any = None, **options: Any) -> Any:
-        return (lambda wrapped: wrapped) if model is None else model
-
-    module: Any = torch
-    module.compile = compile_eagerly
-    torch.nn.Module.compile = lambda self, *args, **options: None
-    for method in vars(torch.optim.Optimizer).values():
-        plain = getattr(method, "__wrapped__", None)
-        if plain is not None:
-            plain.__dynamo_disable = plain
-    if "torch._dynamo" not in sys.modules:
-        dormant = module._dynamo = sys.modules["torch._dynamo"] = Dormant("torch._dynamo")
-        # `inspect` asks every module for its file, in the middle of other imports, too.
-        dormant.__file__ = os.path.join(os.path.dirname(torch.__file__), "_dynamo", "__init__.py")

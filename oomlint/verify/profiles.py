@@ -52,17 +52,32 @@ SHARED = {
 }
 
 
-def properties(profile: Profile, capacity: int) -> SimpleNamespace:
+class Properties(SimpleNamespace):
+    def __repr__(self) -> str:
+        return (
+            f"_CudaDeviceProperties(name='{self.name}', major={self.major}, minor={self.minor}, "
+            f"total_memory={self.total_memory // MIB}MB, "
+            f"multi_processor_count={self.multi_processor_count}, uuid={self.uuid}, "
+            f"pci_bus_id={self.pci_bus_id}, pci_device_id={self.pci_device_id}, "
+            f"pci_domain_id={self.pci_domain_id}, L2_cache_size={self.L2_cache_size // MIB}MB)"
+        )
+
+
+def properties(profile: Profile, capacity: int) -> Properties:
     """What torch.cuda.get_device_properties returns."""
     shared, optional = SHARED[profile.capability]
-    return SimpleNamespace(
+    return Properties(
         name=profile.name,
         major=profile.capability[0],
         minor=profile.capability[1],
         total_memory=capacity,
         multi_processor_count=profile.processors,
         max_threads_per_multi_processor=profile.threads,
+        max_threads_per_block=1024,
         warp_size=32,
+        pci_bus_id=0,
+        pci_device_id=0,
+        pci_domain_id=0,
         regs_per_multiprocessor=65536,
         shared_memory_per_block=48 * KIB,
         shared_memory_per_block_optin=optional,

@@ -127,6 +127,8 @@ def recur(device: Device, name: str, step: Step) -> tuple[Any, Callable[..., Any
             or (name == "lstm" and by_cudnn(x))
         ):
             return composed(operator, x, given, params, *rest)
+        if torch.backends.cudnn.enabled:
+            device.operators.add(operator)  # and what cuDNN takes for it is not known
         first = [one.unbind(0) for one in (given if name == "lstm" else [given])]
         x = x.transpose(0, 1) if batch_first else x
         last = []

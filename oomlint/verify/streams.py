@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 PLACE = torch.device("cuda", 0)
+LEAST, GREATEST = 0, -3  # priorities
 POOL = 32  # CUDA's pool of streams is handed out in turn, again and again
 
 
@@ -30,7 +31,10 @@ class Stream:
     device_index = 0
     device_type = 1
 
-    def __init__(self, *args: Any, stream_id: int | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, stream_id: int | None = None, priority: int = 0, **kwargs: Any
+    ) -> None:
+        self.priority = priority
         self.stream_id = next(made) % POOL + 1 if stream_id is None else stream_id
         self.cuda_stream = self.stream_id
         self.before: list[int] = []
@@ -51,6 +55,13 @@ class Stream:
 
     def __exit__(self, *error: object) -> None:
         current.stream = self.before.pop()
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        return LEAST, GREATEST
+
+    def native_handle(self) -> int:
+        return self.cuda_stream
 
     def is_capturing(self) -> bool:
         return False
@@ -76,14 +87,22 @@ class Stream:
 class Event:
     """A moment on the host's clock."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.moment = 0.0
+    device = PLACE
+    cuda_event = event_id = 0
+
+    def __init__(self, *args: Any, enable_timing: bool = False, **kwargs: Any) -> None:
+        self.timed = bool(args[0]) if args and isinstance(args[0], bool) else enable_timing
+        self.moment: float | None = None
 
     def record(self, stream: Any = None) -> None:
         self.moment = time.perf_counter()
 
     def elapsed_time(self, end: Event) -> float:
-        """Milliseconds up to `end`."""
+        """Milliseconds up to `end`; raises ValueError where an event has no time."""
+        if not (self.timed and end.timed):
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        if self.moment is None or end.moment is None:
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
         return (end.moment - self.moment) * 1000
 
     def query(self) -> bool:
