@@ -26,6 +26,8 @@ class OomRecoveryInExcept(Rule):
     the failed allocation, and these frames to their tensors. `empty_cache()` cannot give them
     back, and a retry finds the device as full as the failed attempt left it.
 
+    `attempt` and `micro_batches` of `oomlint.guard` leave the block first, and then recover.
+
     ## Example
     ```python
     import torch
