@@ -62,6 +62,13 @@ local ok, failure = pcall(function()
   local client = attached()
   vim.wait(30000, function() return #vim.diagnostic.get(0) > 0 end, 20)
   local before = diagnostics()
+  if vim.env.LENSES then
+    vim.wait(30000, function() return #vim.lsp.codelens.get(0) > 0 end, 20)
+  end
+  local lenses = {}
+  for _, lens in ipairs(vim.lsp.codelens.get(0)) do
+    table.insert(lenses, { lens.range.start.line, lens.command.title, lens.command.command })
+  end
 
   local function ask(method, line, column, context)
     vim.api.nvim_win_set_cursor(0, { line, column })
@@ -83,6 +90,7 @@ local ok, failure = pcall(function()
     before = before,
     page = page,
     title = action.title,
+    lenses = lenses,
     after = diagnostics(),
     pulls = (client.server_capabilities or {}).diagnosticProvider ~= nil and vim.lsp.get_clients ~= nil,
   })

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from lsp_client import OOMLINT, PLUGIN
 SCRIPT = Path(__file__).with_name("neovim.lua")
 EDITORS = Path(__file__).parent.parent / "docs" / "editors.md"
 TEXT = 'kept = 0\nfor value in range(9):\n    name = "é😀"; kept += value; print(wrong)\n'
+TEXT += 'if __name__ == "__main__":\n    print(kept)\n'
 # A newer Neovim than the one on the path, to try what only that can do.
 NEOVIM = os.environ.get("OOMLINT_NEOVIM") or shutil.which("nvim")
 
@@ -88,6 +90,10 @@ def test_the_configuration_of_the_manual_works(tmp_path: Path) -> None:
     current, older, _ = re.findall(r"```lua\n(.*?)```", EDITORS.read_text(encoding="utf-8"), re.S)
     snippet = tmp_path / "snippet.lua"
     snippet.write_text(current if RELEASE >= (0, 11) else older)
-    seen = run(tmp_path, SNIPPET=str(snippet))
+    # The newer ones show lenses without being told how, or not at all.
+    shows_lenses = RELEASE < (0, 11) and find_spec("torch") is not None
+    seen = run(tmp_path, SNIPPET=str(snippet), **({"LENSES": "yes"} if shows_lenses else {}))
     assert_works(tmp_path, seen)
+    if shows_lenses:
+        assert seen["lenses"] == [[2, "Measure these 2 fixes", "oomlint.measure"]]
     assert seen["pulls"] == (RELEASE >= (0, 11))
