@@ -112,10 +112,19 @@ def copies(module: Module) -> Iterator[Copy]:
         if owner is None or not isinstance(node, ast.expr):
             continue
         statement = module.statement_of(node)
-        target = None
-        if isinstance(statement, ast.Assign) and statement.value is node:
-            target = statement.targets[0]
+        target = assigned_to(statement, node)
         yield Copy(node, owner, target, statement, module.function_of(node), state is None)
+
+
+def assigned_to(statement: ast.stmt, node: ast.expr) -> ast.expr | None:
+    """The target of an expression, also in `best, weights = score, deepcopy(...)`."""
+    if not isinstance(statement, ast.Assign):
+        return None
+    value, target = statement.value, statement.targets[0]
+    if isinstance(value, ast.Tuple) and isinstance(target, ast.Tuple):
+        if len(value.elts) == len(target.elts) and node in value.elts:
+            return target.elts[value.elts.index(node)]
+    return target if value is node else None
 
 
 def copied_state(module: Module, node: ast.AST) -> ast.expr | None:

@@ -15,6 +15,9 @@ from oomlint.analysis.sites import Site
 from oomlint.rule import Claim, Finding, Rule, Severity
 
 EPOCH = re.compile(r"epoch|(^|_)ep(_|$)", re.IGNORECASE)
+EPOCHS = re.compile(
+    r"(t?range|tqdm)\((.*\W)?((num|n|max|total)_?)?epochs?\W*(\w*=.*)?\)", re.IGNORECASE
+)
 # Arguments that are read, not handed on to be changed.
 READERS = frozenset("len print range enumerate DataLoader isinstance str tqdm zip iter".split())
 
@@ -149,7 +152,8 @@ def training_loop(module: Module, site: Site) -> Loop | None:
 def is_epoch(loop: Loop) -> bool:
     if isinstance(loop, ast.While):
         return bool(EPOCH.search(written(loop.test)))
-    return bool(EPOCH.search(written(loop.target)))
+    over = written(loop.iter)
+    return bool(EPOCH.search(written(loop.target)) or EPOCHS.fullmatch(over))
 
 
 def stays(scope: ast.AST, call: ast.Call, build: ast.Call, inside: bool = False) -> bool:

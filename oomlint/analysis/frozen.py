@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from oomlint.analysis import callers, classes, edits, knowledge
 from oomlint.analysis import questions as ask
-from oomlint.analysis.answers import Node, anchor, make_fix, positions
+from oomlint.analysis.answers import Node, anchor, make_fix
 from oomlint.analysis.modules import TEXTS, Class, Function, Module, written
 from oomlint.analysis.recurrence import uncut
 from oomlint.analysis.state import Event, Kind, World
@@ -39,7 +39,7 @@ def wasted(model: Model) -> Iterator[Wasted]:
         if not world.of(Kind.BACKWARD) or not world.of(*ask.STEPS, Kind.ENGINE_STEP):
             continue
         for event in world.of(Kind.FORWARD):
-            nodes = {id(node) for _, node in positions(event)}
+            nodes = places_of(model, event)
             if not builds_a_graph(event) or (nodes & used and nodes & passing):
                 continue
             found = detached(world, event) if not nodes & used else untrained(world, event)
@@ -53,9 +53,14 @@ def wasted(model: Model) -> Iterator[Wasted]:
                 yield Wasted(event, node, found[1], found[0])
 
 
+def places_of(model: Model, event: Event) -> set[int]:
+    """The forward itself and where the file reaches it: what a finding would point at."""
+    return {id(event.node), id(anchor(model, event))}
+
+
 def used_forwards(model: Model) -> tuple[set[int], set[int]]:
-    """The nodes on the way to forwards that a gradient is taken through, and of those that pass one
-    on to what they were given."""
+    """The places of forwards that a gradient is taken through, and of those that pass one on to
+    what they were given."""
     used: set[int] = set()
     passing: set[int] = set()
     for world in model.worlds:
@@ -64,7 +69,7 @@ def used_forwards(model: Model) -> tuple[set[int], set[int]]:
             value = event.value
             if value is None:
                 continue
-            nodes = {id(node) for _, node in positions(event)}
+            nodes = places_of(model, event)
             if id(value) in ask.fed(world):
                 used |= nodes
             held = {key for part in value.parents for key in ancestors(part)}
