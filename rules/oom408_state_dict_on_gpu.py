@@ -179,11 +179,25 @@ def waits(module: Module, copy: Copy) -> bool:
         return False
     if is_computed_with(module, copy, name):
         return False
-    if "best" in name.lower() and is_now_and_then(module, copy):
+    best = "best" in name.lower() or given_back_behind_loop(module, copy, name)
+    if best and is_now_and_then(module, copy):
         return not copy.whole or rests(module, copy, name)
     if copy.whole:
         return False
     return not sites.loops_around(module, copy.statement) and is_restored(module, copy, name)
+
+
+def given_back_behind_loop(module: Module, copy: Copy, name: str) -> bool:
+    """Whether a module gets the copy back when the loop that makes it is over."""
+    loops = sites.loops_around(module, copy.statement)
+    last = (loops[-1].end_lineno or 0) if loops else 0
+    return bool(loops) and any(
+        site.method == "load_state_dict"
+        and site.function is copy.function
+        and site.node.lineno > last
+        and loading.mentions(site.node, {name})
+        for site in sites.sites(module)
+    )
 
 
 def rests(module: Module, copy: Copy, name: str) -> bool:

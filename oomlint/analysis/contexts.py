@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from oomlint.analysis import knowledge
+from oomlint.analysis import classes, knowledge
 from oomlint.analysis.autocast import KIND, perhaps
 from oomlint.analysis.binding import bind
 from oomlint.analysis.dispatch import Signal, evaluate, run_block
@@ -13,10 +13,12 @@ from oomlint.analysis.following import MAX_DEPTH, bind_arguments
 from oomlint.analysis.modules import Function, written
 from oomlint.analysis.state import Call, Frame, World
 from oomlint.analysis.values import (
+    NONE,
     Callable,
     Context,
     Either,
     GradContext,
+    Instance,
     Tensor,
     Unknown,
     Value,
@@ -31,7 +33,7 @@ def run_with(world: World, node: ast.With | ast.AsyncWith) -> Signal:
         before = world.grad
         value = evaluate(world, item.context_expr)
         enter(world, node, item, value, before)
-        manager = own_manager(world, item.context_expr)
+        manager = own_manager(world, item.context_expr) or entered_object(world, value)
         if manager is not None:
             run_part(world, manager, manager.before)
             entered.append(manager)
@@ -49,7 +51,7 @@ class Entered:
     """A context manager of the project: what its function does before and after the `yield`."""
 
     frame: Frame
-    node: ast.expr
+    node: ast.AST
     before: list[ast.stmt]
     after: list[ast.stmt]
 
@@ -72,6 +74,34 @@ def own_manager(world: World, expression: ast.expr) -> Entered | None:
     return Entered(frame, expression, *parts)
 
 
+def entered_value(world: World, value: Instance) -> Value:
+    """What `with Manager(net) as bound` binds: the attribute that its `__enter__` returns."""
+    enters = classes.find_method(world, value.cls, "__enter__") if value.cls is not None else None
+    last = enters.node.body[-1] if enters is not None else None
+    returned = last.value if isinstance(last, ast.Return) else None
+    if isinstance(returned, ast.Attribute) and written(returned.value) == "self":
+        return value.attributes.get(returned.attr, value)
+    return value
+
+
+def entered_object(world: World, value: Value) -> Entered | None:
+    """An object of the project whose `__enter__` sets a network's mode, and nothing about grad."""
+    value = settled(value)
+    if not isinstance(value, Instance) or value.cls is None or len(world.calls) >= MAX_DEPTH:
+        return None
+    enters = classes.find_method(world, value.cls, "__enter__")
+    leaves = classes.find_method(world, value.cls, "__exit__")
+    if enters is None or leaves is None or not enters.words & SET_MODE:
+        return None
+    if any(method.words & GRAD_WORDS for method in value.cls.methods.values()):
+        return None
+    frame = Frame(enters.module, enters, this=value)
+    bind_arguments(world, frame, enters, value, [], {})
+    bind_arguments(world, frame, leaves, value, [NONE, NONE, NONE], {})
+    return Entered(frame, enters.node, enters.node.body, leaves.node.body)
+
+
+GRAD_WORDS = frozenset({"no_grad", "inference_mode", "set_grad_enabled", "enable_grad"})
 # What a context manager of the project is followed for; its grad mode is told by its words.
 SET_MODE = frozenset({"eval", "train"})
 
@@ -116,6 +146,8 @@ def enter(
 ) -> None:
     found = value if isinstance(value, Either) else settled(value)
     bound: Value = found
+    if isinstance(found, Instance) and found.cls is not None and not found.is_module:
+        bound = entered_value(world, found)
     if isinstance(found, GradContext):
         world.grad = found.mode
     elif isinstance(found, Context):

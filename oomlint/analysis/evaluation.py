@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable as Function_
+from collections.abc import Sequence as Sequence_
 from typing import Any
 
 from oomlint.analysis.attributes import attribute, element
@@ -174,7 +175,18 @@ def evaluate_text(world: World, node: ast.JoinedStr | ast.FormattedValue) -> Val
         if isinstance(part, ast.FormattedValue) and calls_project(world.frame.module, part):
             # `print(f"{validate(model):.3f}")`: the text does not matter, the call does.
             evaluate(world, part.value)
-    return Number(f"text@{node.lineno}:{node.col_offset}")
+    key = f"text@{node.lineno}:{node.col_offset}"
+    return Number(f"{key}#{world.marks}" if changes_with_loop(world, parts) else key)
+
+
+def changes_with_loop(world: World, parts: Sequence_[ast.expr]) -> bool:
+    """Whether a text has another value in each iteration: `f"step_{i}"`."""
+    return any(
+        isinstance(part, ast.FormattedValue)
+        and isinstance(part.value, ast.Name)
+        and "#" in evaluate(world, part.value).key
+        for part in parts
+    )
 
 
 def calls_project(module: Module, node: ast.AST) -> bool:

@@ -124,7 +124,9 @@ def trained_in_another_phase(world: World, event: Event, held: Collection[int]) 
     used = [
         other.value
         for other in world.of(Kind.FORWARD)
-        if id(other.value) in ask.fed(world) and ask.related(ask.key_of(other.subject), key)
+        if builds_a_graph(other)
+        and id(other.value) in ask.fed(world)
+        and ask.related(ask.key_of(other.subject), key)
     ]
     return bool(used) and not any(id(value) in held for value in used)
 

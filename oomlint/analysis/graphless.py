@@ -11,7 +11,7 @@ from oomlint.analysis import callers, edits, knowledge, parameterless
 from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import Node, make_fix, positions
 from oomlint.analysis.keeping import crosses
-from oomlint.analysis.modules import Function, Module, written
+from oomlint.analysis.modules import Class, Function, Module, written
 from oomlint.analysis.state import Event, Kind, World, once
 from oomlint.analysis.training_mode import trains_within
 from oomlint.analysis.values import Instance, Tensor, Value, ancestors, has_graph
@@ -190,11 +190,29 @@ def differentiates(model: Model, event: Event) -> bool:
     """Whether the model takes gradients inside its own forward: grad mode must stay on for it."""
     subject = event.subject
     if isinstance(subject, Instance) and subject.cls is not None:
-        return any(method.words & GRADIENT_WORDS for method in subject.cls.methods.values())
+        return any(words & GRADIENT_WORDS for words in words_of_forward(subject.cls))
     return any(
         function.name == "forward" and function.words & (GRADIENT_WORDS - {"requires_grad"})
         for function in model.module.all_functions
     )
+
+
+def words_of_forward(cls: Class) -> Iterator[frozenset[str]]:
+    """The words of a network's methods: only those of its forward where that is written here.
+
+    What a constructor freezes, or a method of its own, says nothing about the forward.
+    """
+    methods = cls.methods
+    if "forward" not in methods:
+        yield from (method.words for method in methods.values())
+        return
+    reached, pending = {"forward"}, ["forward"]
+    while pending:
+        words = methods[pending.pop()].words
+        yield words
+        more = (words & methods.keys()) - reached - {"__init__"}
+        reached |= more
+        pending.extend(more)
 
 
 def reason_of(world: World, event: Event) -> Reason | None:

@@ -12,12 +12,13 @@ from oomlint.analysis.iteration import item_of
 from oomlint.analysis.modules import Class
 from oomlint.analysis.opaque import opaque
 from oomlint.analysis.state import Kind, World
-from oomlint.analysis.things import copied, deepspeed_initialize, make_thing
+from oomlint.analysis.things import construct, copied, deepspeed_initialize, make_thing
 from oomlint.analysis.training import backward, clip, loss_of
 from oomlint.analysis.values import (
     NONE,
     Arguments,
     Callable,
+    ClassValue,
     Constant,
     Container,
     Context,
@@ -135,6 +136,10 @@ def call_known(
         if isinstance(first, Callable):
             return replace(first, given=(*first.given, *arguments[1:]), named=dict(keywords))
         return first
+    if qualified in ("collections.namedtuple", "typing.NamedTuple"):
+        return External(f"record@{node.lineno}", qualified=RECORD)
+    if qualified == RECORD:
+        return Container(key, items=inputs, born=world.marks, kind="tuple")
     if qualified in ("collections.deque", "collections.defaultdict", "collections.OrderedDict"):
         bounded = "maxlen" in keywords or (qualified.endswith("deque") and len(arguments) > 1)
         return Container(
@@ -142,6 +147,7 @@ def call_known(
             born=world.marks,
             kind="dict" if "ict" in qualified else "list",
             bounded=bounded,
+            items=made_on_demand(world, node, qualified, first),
         )
     if qualified.endswith("amp.initialize") and len(arguments) > 1:
         # apex changes what it is given, and gives it back.
@@ -158,6 +164,18 @@ def call_known(
                 world.emit(Kind.DETACH, node, None, value)
         return Number(key)
     return opaque(world, node, qualified, arguments, keywords)
+
+
+RECORD = "collections.namedtuple()"
+
+
+def made_on_demand(
+    world: World, node: ast.Call, qualified: str, factory: Value | None
+) -> list[Value]:
+    """What `defaultdict(Meter)` makes of a key that is new: one of these tells the story."""
+    if qualified != "collections.defaultdict" or not isinstance(factory, ClassValue):
+        return []
+    return [construct(world, node, factory.cls, [], {})] if factory.cls is not None else []
 
 
 def call_torch(world: World, qualified: str, last: str, key: str, inputs: list[Value]) -> Value:

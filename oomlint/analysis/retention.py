@@ -11,7 +11,7 @@ from oomlint.analysis import edits, knowledge
 from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import Node, make_fix, short
 from oomlint.analysis.modules import written
-from oomlint.analysis.state import Event, Kind, Loop, World, once
+from oomlint.analysis.state import Call, Event, Kind, Loop, World, once
 from oomlint.analysis.values import (
     Constant,
     Container,
@@ -279,7 +279,7 @@ def describe(model: Model, event: Event, backward: Event) -> Retention | None:
         call = event.calls[index - 1]
         foreign = isinstance(call.this, Instance) and call.this is not call.caller_this
         outside = event.module is not model.module and index == len(event.calls)
-        if not foreign and not outside:
+        if (not foreign and not outside) or (not outside and not hands_over(call, event)):
             break
         index -= 1
     path = ((backward, "backward"), (event, "kept beyond the iteration"))
@@ -302,6 +302,14 @@ def describe(model: Model, event: Event, backward: Event) -> Retention | None:
     callee = written(call.node.func)
     text = short(model.module, leaf)
     return Retention(event, call.node, leaf if fixable else None, callee, text, path)
+
+
+def hands_over(call: Call, event: Event) -> bool:
+    """Whether a call may have been given what is kept: else it was made inside of the call."""
+    if not isinstance(call.node, ast.Call) or call.node.keywords or event.value is None:
+        return True
+    held = ancestors(event.value)
+    return any(id(part) in held for given in call.arguments for part in options(given))
 
 
 def whole_value(retention: Retention) -> ast.expr | None:

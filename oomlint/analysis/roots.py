@@ -28,6 +28,8 @@ WORDS = {
     # Ignite's own function, which does both.
     "create_supervised_trainer": BACKWARD | STEP,
 }
+# What runs where a class of the file is called or entered.
+CALLED = ("__call__", "__init__", "__enter__")
 STEPPING = re.compile(r"(^|_)steps?($|_)|update")
 
 
@@ -93,7 +95,7 @@ class Reading:
             if function.parent is None:
                 self.by_name.setdefault(function.name, []).append(function)
         for cls in module.classes.values():
-            calling = [cls.methods[k] for k in ("__call__", "__init__") if k in cls.methods]
+            calling = [cls.methods[k] for k in CALLED if k in cls.methods]
             self.by_name.setdefault(cls.name, []).extend(calling)
         self.names = frozenset(self.by_name)
         self.imported_names = frozenset(module.imports)
