@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,36 @@ from oomlint.cli.verify import GPUS, Size, progress
 from oomlint.cli.written import html_option, refuse_to_overwrite, write_file, write_page
 from oomlint.errors import OomlintError
 
+FITTING_STEPS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a batch is to fit: bytes, and the GPU that has them if one was named."""
+
+    memory: int
+    gpu: str | None = None
+
+
+class Room(click.ParamType):  # type: ignore[type-arg]
+    """`24GiB`, a number of bytes, or a GPU."""
+
+    name = "size|gpu"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Memory:
+        if isinstance(value, Memory):
+            return value
+        named = next((gpu for gpu in GPUS if gpu.lower() == str(value).lower()), None)
+        if named is not None:
+            from oomlint.verify.profiles import PROFILES
+
+            return Memory(PROFILES[named].memory, named)
+        try:
+            return Memory(Size().convert(value, param, ctx))
+        except click.BadParameter:
+            gpus = ", ".join(GPUS)
+            self.fail(f"`{value}` is neither a size such as 24GiB nor one of {gpus}", param, ctx)
+
 
 @click.command(
     context_settings={
@@ -26,7 +58,11 @@ from oomlint.errors import OomlintError
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
-@click.option("--steps", type=click.IntRange(1), help="Stop after so many optimizer steps.")
+@click.option(
+    "--steps",
+    type=click.IntRange(1),
+    help="Stop after so many optimizer steps (with --fits: 3).",
+)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Random seed.")
 @click.option(
     "--timeout",
@@ -49,6 +85,27 @@ from oomlint.errors import OomlintError
     help="What the emulated device stands for, cuBLAS workspaces included.",
 )
 @click.option("--capacity", type=Size(), help="Memory of the emulated device: 24GiB.")
+@click.option(
+    "--fits",
+    type=Room(),
+    help="Find the largest batch for this memory, 24GiB, or this GPU, RTX4090.",
+)
+@click.option(
+    "--batch-argument",
+    metavar="NAME",
+    help="With --fits: the argument, or the number in the script, that is the batch size.",
+)
+@click.option(
+    "--shapes-only",
+    is_flag=True,
+    help="Run without values, for models larger than this machine's memory.",
+)
+@click.option(
+    "--assume",
+    type=float,
+    metavar="NUMBER",
+    help="With --shapes-only: what a number is that the script reads from a tensor.",
+)
 @click.option(
     "--allow-writes",
     is_flag=True,
@@ -77,29 +134,78 @@ def measure(ctx: click.Context, /, file: Path, arguments: tuple[str, ...], **giv
     FILE. Exits with 1 where the script does not come to a good end. A FILE.pickle is read as a
     recording of torch.cuda.memory, and nothing is run.
     """
-    from oomlint.verify.document import measure_document
     from oomlint.verify.measure import Gauge
-    from oomlint.verify.measure_table import draw
 
     check_script(file)
+    check_options(given)
     output, as_json = given["output_file"], given["output_format"] == "json"
     refuse_to_overwrite((output, given["html"]), given["force"])
     if file.suffix in SUFFIXES:
         return show_snapshot(file, given, given["color"] or (ctx.obj or {}).get("color"))
+    color = wants_color(given["color"] or (ctx.obj or {}).get("color"), sys.stdout)
     with progress(given["quiet"]) as watch:
         gauge = Gauge(file, arguments, limits_of(given), as_json, watch)
-        found = gauge.measure(file.name)
-    color = wants_color(given["color"] or (ctx.obj or {}).get("color"), sys.stdout)
+        if given["fits"] is not None:
+            found, good = fitted(gauge, given)
+        else:
+            found, good = measured(gauge, given)
     if as_json or output is not None:
-        write_json(measure_document(found), output, as_json)
+        write_json(found.document(), output, as_json)
     if not as_json:
         terminal, width = sys.stdout.isatty(), shutil.get_terminal_size().columns
-        click.echo(draw(found, terminal=terminal, color=color, width=width), nl=False, color=color)
+        click.echo(found.draw(terminal, color, width), nl=False, color=color)
     if given["html"] is not None:
         from oomlint.verify.views.page import measure_page
 
-        write_page(given["html"], lambda: measure_page(found))
-    return int(not found.run.measured and found.run.ending.kind != "finished")
+        write_page(given["html"], lambda: measure_page(found.result))
+    return int(not good)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A result with what makes JSON of it and what draws it."""
+
+    result: Any
+    to_document: Callable[[Any], dict[str, Any]]
+    to_text: Callable[..., str]
+
+    def document(self) -> dict[str, Any]:
+        return self.to_document(self.result)
+
+    def draw(self, terminal: bool, color: bool, width: int) -> str:
+        return self.to_text(self.result, terminal=terminal, color=color, width=width)
+
+
+def measured(gauge: Any, given: dict[str, Any]) -> tuple[Shown, bool]:
+    from oomlint.verify.document import measure_document
+    from oomlint.verify.measure_table import draw
+    from oomlint.verify.record import FINISHED, STOPPED
+
+    found = gauge.measure(gauge.path.name, probe_of(given))
+    return Shown(found, measure_document, draw), found.run.ending.kind in (FINISHED, STOPPED)
+
+
+def fitted(gauge: Any, given: dict[str, Any]) -> tuple[Shown, bool]:
+    from oomlint.verify.fit_table import document, draw
+    from oomlint.verify.fitting import Fitter
+
+    fitter = Fitter(gauge, given["fits"].memory, given["batch_argument"], given["assume"])
+    fit = fitter.fit()
+    return Shown(fit, document, draw), fit.largest > 0
+
+
+def check_options(given: dict[str, Any]) -> None:
+    """Raises OomlintError where two options exclude each other or one needs another."""
+    fits, shapes = given["fits"] is not None, given["shapes_only"]
+    if given["assume"] is not None and not (shapes or fits):
+        raise OomlintError("`--assume` says what numbers are with `--shapes-only`; give both")
+    if given["batch_argument"] is not None and not fits:
+        raise OomlintError("`--batch-argument` says what `--fits` changes; give both")
+    for option, on in (("--shapes-only", shapes), ("--fits", fits)):
+        if on and given["device"] == "cuda":
+            raise OomlintError(f"`{option}` runs on the emulated device; leave out `--device cuda`")
+    if fits and given["capacity"] is not None:
+        raise OomlintError("`--fits` names the capacity; leave out `--capacity`")
 
 
 def check_script(file: Path) -> None:
@@ -110,18 +216,26 @@ def check_script(file: Path) -> None:
         raise OomlintError(f"{file} {what}")
 
 
+def probe_of(given: dict[str, Any]) -> Any:
+    from oomlint.verify.probe import Probe
+
+    return Probe(shapes=given["shapes_only"], assumed=given["assume"])
+
+
 def limits_of(given: dict[str, Any]) -> Any:
     from oomlint.verify.measure import TO_THE_END
     from oomlint.verify.runner import Limits
 
+    room = given["fits"]
+    emulated = given["shapes_only"] or room is not None
     return Limits(
-        steps=given["steps"] or TO_THE_END,
+        steps=given["steps"] or (TO_THE_END if room is None else FITTING_STEPS),
         seed=given["seed"],
         timeout=given["timeout"],
         memory=given["memory_limit"],
-        device=given["device"],
+        device="emulated" if emulated else given["device"],
         capacity=given["capacity"],
-        gpu=given["gpu"],
+        gpu=given["gpu"] or (room.gpu if room is not None else None),
         writes=given["allow_writes"],
         python=given["python"] or sys.executable,
     )

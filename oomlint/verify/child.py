@@ -104,6 +104,8 @@ class Journal:
 def main(path: str) -> NoReturn:
     die_with_parent()
     order = read_order(Path(path))
+    if order.probe is not None and order.probe.silent:
+        silence()
     journal = Journal(order.out, order.peers)
     try:
         with warnings.catch_warnings():
@@ -119,6 +121,12 @@ def main(path: str) -> NoReturn:
     gc.collect()
     gc.freeze()  # what torch itself made is not searched for live tensors
     journal.end(run(order, recorder, journal))
+
+
+def silence() -> None:
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(nothing, stream)
 
 
 def prepare(order: Order, journal: Journal) -> Any:
@@ -141,7 +149,14 @@ def prepare(order: Order, journal: Journal) -> Any:
     journal.write(record.dump({"device": name, "torch": torch.__version__}))
     account = begin(meter, journal.write)
     journal.closing.append(account.close)
-    recorder = Recorder(
+    kind = Recorder
+    if order.probe is not None:
+        from oomlint.verify.changes import Changes
+
+        journal.closing.append(Changes(order.probe, account.source, order.out).close)
+        if order.probe.shapes:
+            kind = without_values(order.probe, meter, journal)
+    recorder = kind(
         meter,
         order.steps,
         emit=lambda step: journal.write(record.step_line(step)),
@@ -153,6 +168,20 @@ def prepare(order: Order, journal: Journal) -> Any:
     )
     recorder.install()
     return recorder
+
+
+def without_values(probe: Probe, meter: Any, journal: Journal) -> Any:
+    """Lets tensors have shapes only; the recorder that does not look at their values."""
+    from oomlint.verify.shapes import Shapes, preload
+    from oomlint.verify.shapes_recorder import ShapesRecorder
+
+    def refuse(line: str, what: str) -> NoReturn:
+        journal.end(Ending(record.NEEDS_VALUES, f"{line} needs {what}"))
+
+    preload()
+    meter.inside = False
+    Shapes(meter.device, refuse, probe.assumed).install()
+    return ShapesRecorder
 
 
 def emulate(order: Order, journal: Journal) -> Any:

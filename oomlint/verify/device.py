@@ -61,6 +61,9 @@ class Hold:
             self.allocator.free(block)
 
 
+Runner = Callable[[Any, Any, Any, Any, Any], Any]
+
+
 class State(threading.local):
     """What the running thread is doing: where copies go, and whether anything is recorded."""
 
@@ -81,6 +84,7 @@ class Device:
         self.blocking: bool | None = None  # read at the first operation, as CUDA does
         self.copies = 0  # of tensors from the host
         self.operators: set[Any] = set()  # that ran on the device
+        self.runner: Runner | None = None  # of operators, in place of their kernels
         self.workspaces: dict[tuple[int, bool, int], Hold] = {}
         self.poisoned = False  # this process was forked from one that used the device
         os.register_at_fork(after_in_child=self.poison)

@@ -145,7 +145,10 @@ class Sight:
         run = multiplied if func in PRODUCTS else apply
         try:
             with torch._C._ExcludeDispatchKeyGuard(KEYS):
-                result = run(func, args, kwargs)
+                if self.device.runner is not None:
+                    result = self.device.runner(self, func, asked, args, kwargs)
+                else:
+                    result = run(func, args, kwargs)
         except NotImplementedError:
             with torch._C._ExcludeDispatchKeyGuard(KEYS):
                 result = widened(func, args, kwargs)

@@ -27,6 +27,9 @@ class Drawing:
     def sentence(self, text: str, style: str = "") -> None:
         self.console.print(text, style=style or None, soft_wrap=True)
 
+    def space(self) -> None:
+        self.console.print()
+
     def table(self, heads: Sequence[str], rows: Sequence[Sequence[str]], words: int = 0) -> None:
         """A table and an empty line; the last `words` columns stand at the left."""
         from rich import box

@@ -10,10 +10,12 @@ from tempfile import TemporaryDirectory
 
 from oomlint.errors import OomlintError
 from oomlint.source import Unreadable, read
+from oomlint.verify import trace
 from oomlint.verify.holdings import Holdings
 from oomlint.verify.probe import Probe
 from oomlint.verify.record import UNUSABLE, Run
 from oomlint.verify.runner import Limits, run_text
+from oomlint.verify.trace import Trace
 
 TO_THE_END = sys.maxsize  # steps
 
@@ -26,6 +28,7 @@ class Measurement:
     argv: tuple[str, ...]
     limits: Limits
     run: Run
+    trace: Trace | None = None  # where a probe asked for it and the run came to write it
 
     @property
     def held(self) -> Holdings:
@@ -44,6 +47,7 @@ class Gauge:
     limits: Limits
     quiet_stdout: bool = False
     watch: Callable[[str], None] | None = None
+    text: str | None = None  # to run in place of the file's own
 
     def measure(self, what: str, probe: Probe | None = None, **changed: object) -> Measurement:
         """Raises OomlintError where nothing can be run at all, or the script cannot be read."""
@@ -53,7 +57,7 @@ class Gauge:
         with TemporaryDirectory(prefix="oomlint-") as folder:
             run = run_text(
                 self.path,
-                text_of(self.path),
+                self.text if self.text is not None else text_of(self.path),
                 self.argv,
                 None,
                 limits,
@@ -62,9 +66,18 @@ class Gauge:
                 quiet_stdout=self.quiet_stdout,
                 probe=probe or Probe(),
             )
+            found = trace_in(Path(folder)) if probe is not None and probe.trace else None
         if run.ending.kind == UNUSABLE:
             raise OomlintError(run.ending.message)
-        return Measurement(self.path, self.argv, limits, run)
+        return Measurement(self.path, self.argv, limits, run, found)
+
+
+def trace_in(folder: Path) -> Trace | None:
+    files = list(folder.glob("*.trace"))
+    try:
+        return trace.load(files[0]) if files else None
+    except (OSError, EOFError):
+        return None
 
 
 def text_of(path: Path) -> str:

@@ -17,13 +17,18 @@ LINES = 10
 def title(found: Measurement) -> str:
     """What was run and where."""
     run, held = found.run, found.held
-    device = "the emulated CUDA device" if run.device == "emulated" else run.device
-    gpu = f" as {found.limits.gpu}" if found.limits.gpu else ""
     command = " ".join((str(found.path), *found.argv))
     return (
-        f"{command} on {device}{gpu} with {size(held.capacity)}, torch {run.torch}, "
+        f"{command} on {device_of(found)} with {size(held.capacity)}, torch {run.torch}, "
         f"{ending(found)}, seed {found.limits.seed}"
     )
+
+
+def device_of(found: Measurement) -> str:
+    if found.run.device != "emulated":
+        return found.run.device
+    gpu = f" as {found.limits.gpu}" if found.limits.gpu else ""
+    return f"the emulated CUDA device{gpu}"
 
 
 def ending(found: Measurement) -> str:

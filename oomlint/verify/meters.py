@@ -47,6 +47,7 @@ class Meter(Protocol):
 class EmulatedMeter:
     def __init__(self, device: Device) -> None:
         self.device = device
+        self.inside = True  # whether what the device holds lies in the host's memory
 
     def memory(self) -> Memory:
         state = self.device.allocator.statistics()
@@ -69,8 +70,8 @@ class EmulatedMeter:
         return self.device.paused()
 
     def host(self) -> int:
-        # What the emulated device holds lies in the host's memory and is no part of the answer.
-        held = self.device.allocator.statistics().requested.current
+        # What the emulated device holds in the host's memory is no part of the answer.
+        held = self.device.allocator.statistics().requested.current if self.inside else 0
         return max(0, resident_bytes() - held)
 
 

@@ -6,7 +6,32 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class Notes:
+    """What a probed run leaves beside its record."""
+
+    loader_batch: int | None  # that the script gives its first loader
+    step_seconds: float | None  # of the processor, median of the later steps
+
+
+SHAPES = (
+    "torch._meta_registrations",
+    "torch._subclasses.fake_impls",
+    "torch.fx.experimental.symbolic_shapes",
+)
+
+
+@dataclass(frozen=True, slots=True)
 class Probe:
     """Asks a child for its holdings, and may change how the script runs."""
 
-    trace: str | None = None  # file for the requests that the allocator served
+    trace: bool = False  # leaves the requests that the allocator served beside the record
+    batch: int | None = None  # of the loaders that are like the first one
+    enough: int | None = None  # batches that every loader has at least; it begins its data again
+    silent: bool = False  # what the script prints is dropped
+    shapes: bool = False  # tensors have no values
+    assumed: float | None = None  # what stands for a number that is read from a tensor
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """What such runs load beside torch."""
+        return SHAPES if self.shapes else ()

@@ -11,6 +11,7 @@ from typing import Any
 
 from oomlint.verify.holdings import Holdings
 from oomlint.verify.ledger import Held, Span
+from oomlint.verify.probe import Notes
 
 OPTIMIZER = "optimizer step"
 ITERATION = "iteration"
@@ -23,6 +24,7 @@ EXITED = "exited"
 TIMED_OUT = "timed out"
 OUT_OF_MEMORY = "out of memory"  # host memory above the limit
 KILLED = "killed"
+NEEDS_VALUES = "needs values"  # where tensors have shapes only
 UNUSABLE = "unusable"  # it never came to the script
 
 
@@ -102,6 +104,7 @@ class Run:
     warnings: tuple[str, ...] = ()  # that point at the script, once each
     other: tuple[Step, ...] | None = None  # of a second run, from another seed
     peers: tuple[tuple[Step, ...], ...] = ()  # steps of the other ranks; `steps` are the first's
+    notes: Notes | None = None  # where a probe asked for them
     holdings: Holdings | None = None  # of the whole run, where it came to its end
     # The device's memory in order of time; the span of step n belongs to `steps[n - 1]`.
     spans: tuple[Span, ...] = ()

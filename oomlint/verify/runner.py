@@ -18,7 +18,7 @@ from oomlint.verify.child import Order, write_order
 from oomlint.verify.descent import Descent
 from oomlint.verify.holdings import from_entry
 from oomlint.verify.instrument import Region
-from oomlint.verify.probe import Probe
+from oomlint.verify.probe import Notes, Probe
 from oomlint.verify.record import Ending, Run
 from oomlint.verify.targets import Target, script
 
@@ -157,7 +157,8 @@ def carry_out(
         peers = tuple(str(path) for path in records if path != records[rank])
         own = replace(order, text=str(copy), out=str(records[rank]), peers=peers)
         write_order(orders[rank], own)
-    ending = supervise(orders, records, folder, limits, quiet_stdout)
+    modules = order.probe.modules if order.probe is not None else ()
+    ending = supervise(orders, records, folder, limits, quiet_stdout, modules)
     return [record.load(path) for path in records], ending
 
 
@@ -177,6 +178,7 @@ def run_of(ranks: list[Left], ending: Ending | None, limits: Limits) -> Run:
         warnings=tuple(dict.fromkeys(head.get("warnings", ()))),
         stood=tuple(tuple(one) for one in head.get("stood", ())),
         holdings=from_entry(head["holdings"]) if "holdings" in head else None,
+        notes=Notes(**head["notes"]) if "notes" in head else None,
         spans=tuple(replace(s, step=numbers.get(s.step, 0)) for s in head.get("spans", ())),
         lines=head.get("lines", {}),
         peers=tuple(
@@ -202,6 +204,7 @@ def supervise(
     folder: Path,
     limits: Limits,
     quiet_stdout: bool,
+    modules: tuple[str, ...] = (),
 ) -> Ending | None:
     """Waits for a child a rank; what only a parent can know of their end, or None."""
     temporary = folder / "tmp"
@@ -221,7 +224,7 @@ def supervise(
                 told = {}
                 if held is not None:
                     told = launch.environment(rank, len(orders), held.getsockname()[1])
-                children.append(start(order, {**common, **told}, limits, quiet_stdout))
+                children.append(start(order, {**common, **told}, limits, quiet_stdout, modules))
             descent = Descent(child.pid for child in children)
             return wait(children, descent, records, limits)
         finally:
@@ -231,10 +234,16 @@ def supervise(
                 child.wait()
 
 
-def start(order: Path, environment: dict[str, str], limits: Limits, quiet_stdout: bool) -> Child:
+def start(
+    order: Path,
+    environment: dict[str, str],
+    limits: Limits,
+    quiet_stdout: bool,
+    modules: tuple[str, ...],
+) -> Child:
     stdout = 2 if quiet_stdout else 1
     if not limits.afresh and warm.suits(limits.device):
-        forked = warm.fork(limits.python, PACKAGE_ROOT, order, environment, stdout)
+        forked = warm.fork(limits.python, PACKAGE_ROOT, order, environment, stdout, modules)
         if forked is not None:
             return forked
     return subprocess.Popen(

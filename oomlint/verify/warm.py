@@ -44,20 +44,22 @@ BOOT = (
     "sys.path[:] = [p for p in sys.path if p]\n"
     "sys.path.append(sys.argv[1])\n"
     "from oomlint.verify.warm import serve\n"
-    "serve(int(sys.argv[2]))\n"
+    "serve(int(sys.argv[2]), sys.argv[3:])\n"
 )
 
 
 class Template:
     """A process that forks others on demand and tells how they end."""
 
-    def __init__(self, python: str, root: str, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, python: str, root: str, environment: Mapping[str, str], more: tuple[str, ...]
+    ) -> None:
         self.codes: dict[int, int] = {}
         self.line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.line.settimeout(PATIENCE)
         with theirs:
             self.process = subprocess.Popen(
-                [python, "-c", BOOT, root, str(theirs.fileno())],
+                [python, "-c", BOOT, root, str(theirs.fileno()), *LOADED, *more],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -123,20 +125,28 @@ class Forked:
         return self.returncode
 
 
-Key = tuple[str, tuple[tuple[str, str], ...]]
+Key = tuple[str, tuple[tuple[str, str], ...], tuple[str, ...]]
 templates: dict[Key, Template | None] = {}  # None: there it cannot be done
 
 
 def fork(
-    python: str, root: str, order: Path, environment: Mapping[str, str], stdout: int
+    python: str,
+    root: str,
+    order: Path,
+    environment: Mapping[str, str],
+    stdout: int,
+    more: tuple[str, ...] = (),
 ) -> Forked | None:
-    """A process that carries out an order; None where it must be started afresh."""
+    """A process that carries out an order; None where it must be started afresh.
+
+    `more` names modules that such runs load beside torch.
+    """
     early = sorted(pair for pair in environment.items() if pair[0].startswith(EARLY))
-    key = python, tuple(early)
+    key = python, tuple(early), more
     if key not in templates:
         while len(templates) >= KEPT:
             drop(next(iter(templates)))
-        templates[key] = Template(python, root, environment)
+        templates[key] = Template(python, root, environment, more)
     template = templates[key] = templates.pop(key)  # the one used last is dropped last
     if template is None:
         return None
@@ -170,11 +180,11 @@ def suits(device: str) -> bool:
     return device == "emulated" or not any(map(os.path.exists, DEVICES))
 
 
-def serve(fd: int) -> NoReturn:
+def serve(fd: int, modules: list[str]) -> NoReturn:
     """The template's own loop; ends with the process that it serves."""
     line = socket.socket(fileno=fd)
     try:
-        for name in LOADED:
+        for name in modules:
             importlib.import_module(name)
         with contextlib.suppress(ImportError):
             importlib.import_module("numpy")

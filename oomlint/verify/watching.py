@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import gc
-import linecache
-import os
-import site
-import sys
-import sysconfig
 import threading
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +15,6 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-import oomlint
 from oomlint.verify import holdings
 from oomlint.verify.allocator import Allocator
 from oomlint.verify.blocks import Block
@@ -30,6 +23,8 @@ from oomlint.verify.doubts import doubts
 from oomlint.verify.holdings import Holdings, Share
 from oomlint.verify.ledger import Entry, Ledger, Span
 from oomlint.verify.meters import Meter
+from oomlint.verify.user_lines import Places
+from oomlint.verify.trace import EMPTY_CACHE, Trace
 
 MOST_LINES = 40
 
@@ -48,6 +43,7 @@ class Watcher:
         self.lock = threading.Lock()
         self.allocated = self.reserved = 0  # highest so far
         self.stepping = False
+        self.trace: Trace | None = None  # of all requests, where somebody wants it
         register_optimizer_step_pre_hook(self.before_step)
         register_optimizer_step_post_hook(self.after_step)
 
@@ -58,6 +54,9 @@ class Watcher:
         entry = Entry(block.size, self.places.line(), self.kind(), block.requested)
         self.taken[block] = serial, entry
         self.events.append((serial, entry, state.reserved.current))
+        if self.trace is not None:
+            self.trace.sizes.append(block.requested)
+            self.trace.order.append(1 + serial)
         self.allocated = max(self.allocated, state.allocated.current)
         self.reserved = max(self.reserved, state.reserved.current)
         self.settle()
@@ -66,6 +65,8 @@ class Watcher:
         taken = self.taken.pop(block, None)
         if taken is not None:
             self.events.append((taken[0], None, 0))
+            if self.trace is not None:
+                self.trace.order.append(-1 - taken[0])
 
     def settle(self) -> None:
         """Enters what has happened; whoever is at it already does it for others."""
@@ -190,49 +191,10 @@ class WatchedAllocator(Allocator):
         self.watcher.gave(block)
         super().free(block)
 
-
-class Places:
-    """Names the line of the user's code that is being executed."""
-
-    def __init__(self) -> None:
-        self.known: dict[str, str] = {}  # what a line of each file begins with; empty: not theirs
-        self.files: dict[str, str] = {}  # the other way round
-        own = sysconfig.get_paths()
-        roots = {own[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-        roots |= {
-            os.path.dirname(oomlint.__file__),
-            os.path.dirname(os.path.dirname(torch.__file__)),
-        }
-        roots |= {*site.getsitepackages(), site.getusersitepackages()}
-        self.foreign = tuple(os.path.join(os.path.realpath(root), "") for root in roots)
-
-    def line(self) -> str:
-        """`file:row` of the innermost frame that is neither Python's, torch's nor a package's."""
-        frame = sys._getframe(1)
-        while frame is not None:
-            name = frame.f_code.co_filename
-            start = self.known.get(name)
-            if start is None:
-                start = self.known[name] = self.start(name)
-                self.files[start] = name
-            if start:
-                return f"{start}{frame.f_lineno}"
-            frame = frame.f_back  # type: ignore[assignment]
-        return ""
-
-    def text(self, line: str) -> str:
-        """What is written on a line that was named."""
-        start, _, row = line.rpartition(":")
-        name = self.files.get(f"{start}:")
-        return linecache.getline(name, int(row)).strip() if name else ""
-
-    def start(self, name: str) -> str:
-        if not os.path.isfile(name) or os.path.realpath(name).startswith(self.foreign):
-            return ""
-        try:
-            return f"{Path(name).relative_to(Path.cwd())}:"
-        except ValueError:
-            return f"{name}:"
+    def empty_cache(self) -> None:
+        if self.watcher.trace is not None:
+            self.watcher.trace.order.append(EMPTY_CACHE)
+        super().empty_cache()
 
 
 def parts_of(optimizer: Any) -> Iterator[tuple[torch.Tensor, str]]:
