@@ -96,6 +96,12 @@ class Room(click.ParamType):  # type: ignore[type-arg]
     help="With --fits: the argument, or the number in the script, that is the batch size.",
 )
 @click.option(
+    "--want",
+    type=click.IntRange(1),
+    metavar="BATCH",
+    help="With --fits: a batch that should fit; what could make it fit is run.",
+)
+@click.option(
     "--shapes-only",
     is_flag=True,
     help="Run without values, for models larger than this machine's memory.",
@@ -131,8 +137,8 @@ def measure(ctx: click.Context, /, file: Path, arguments: tuple[str, ...], **giv
     """Measure what a training script holds on the device.
 
     Runs FILE with ARGS once, to its own end, in a child process. Options of oomlint come before
-    FILE. Exits with 1 where the script does not come to a good end. A FILE.pickle is read as a
-    recording of torch.cuda.memory, and nothing is run.
+    FILE. Exits with 1 where the script does not come to a good end, or the batch does not fit. A
+    FILE.pickle is read as a recording of torch.cuda.memory, and nothing is run.
     """
     from oomlint.verify.measure import Gauge
 
@@ -186,12 +192,16 @@ def measured(gauge: Any, given: dict[str, Any]) -> tuple[Shown, bool]:
 
 
 def fitted(gauge: Any, given: dict[str, Any]) -> tuple[Shown, bool]:
-    from oomlint.verify.fit_table import document, draw
+    from oomlint.verify.fit_table import Found, document, draw
     from oomlint.verify.fitting import Fitter
+    from oomlint.verify.trying import Trier
 
     fitter = Fitter(gauge, given["fits"].memory, given["batch_argument"], given["assume"])
     fit = fitter.fit()
-    return Shown(fit, document, draw), fit.largest > 0
+    batch = given["want"] or fit.knob.value or 0
+    wanted = Trier(fitter, fit, batch).run() if batch > fit.largest else None
+    good = batch <= fit.largest and fit.largest > 0
+    return Shown(Found(fit, wanted), document, draw), good
 
 
 def check_options(given: dict[str, Any]) -> None:
@@ -199,8 +209,10 @@ def check_options(given: dict[str, Any]) -> None:
     fits, shapes = given["fits"] is not None, given["shapes_only"]
     if given["assume"] is not None and not (shapes or fits):
         raise OomlintError("`--assume` says what numbers are with `--shapes-only`; give both")
-    if given["batch_argument"] is not None and not fits:
-        raise OomlintError("`--batch-argument` says what `--fits` changes; give both")
+    for name in ("batch_argument", "want"):
+        if given[name] is not None and not fits:
+            option = "--" + name.replace("_", "-")
+            raise OomlintError(f"`{option}` goes with `--fits`; give both")
     for option, on in (("--shapes-only", shapes), ("--fits", fits)):
         if on and given["device"] == "cuda":
             raise OomlintError(f"`{option}` runs on the emulated device; leave out `--device cuda`")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from array import array
 from dataclasses import asdict
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from oomlint.verify import record, trace
+from oomlint.verify import curing, record, trace
 from oomlint.verify.loaders import Loaders
 from oomlint.verify.probe import Notes, Probe
 from oomlint.verify.probing import Source
@@ -29,6 +28,7 @@ class Changes:
             self.trace = source.trace = Trace(array("q"), array("q"), array("q"))
         self.loaders = Loaders(probe.batch, probe.enough)
         self.loaders.install()
+        self.cures = curing.install(probe.remedies, probe.every)
         self.moments = [time.process_time()]
         register_optimizer_step_post_hook(self.after_step)
 
@@ -38,12 +38,13 @@ class Changes:
             self.trace.ends.append(len(self.trace.order))
 
     def step_seconds(self) -> float | None:
-        """Processor seconds from step to step, without those before the first one's end."""
-        steps = [later - earlier for earlier, later in pairwise(self.moments[1:])]
-        return statistics.median(steps) if steps else None
+        """Fewest processor seconds from step to step, after the first one's end."""
+        return min((later - earlier for earlier, later in pairwise(self.moments[1:])), default=None)
 
     def close(self) -> str:
         """The line of notes."""
         if self.trace is not None:
             self.trace.save(trace.beside(self.out))
-        return record.dump({"notes": asdict(Notes(self.loaders.first, self.step_seconds()))})
+        changed = sum(cure.changed for cure in self.cures)
+        notes = Notes(self.loaders.first, self.step_seconds(), changed)
+        return record.dump({"notes": asdict(notes)})

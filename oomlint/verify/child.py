@@ -20,7 +20,7 @@ from oomlint.verify import record
 from oomlint.verify.descent import die_with_parent, end_children
 from oomlint.verify.instrument import Region
 from oomlint.verify.launch import stay_for
-from oomlint.verify.probe import Probe
+from oomlint.verify.probe import Probe, probe_from
 from oomlint.verify.record import Ending
 from oomlint.verify.targets import Target
 
@@ -53,7 +53,7 @@ def read_order(path: Path) -> Order:
     entry = json.loads(path.read_text("utf-8"))
     region = Region(**entry["region"]) if entry["region"] else None
     target = Target(**{**entry["target"], "argv": tuple(entry["target"]["argv"])})
-    probe = Probe(**entry["probe"]) if entry["probe"] else None
+    probe = probe_from(entry["probe"]) if entry["probe"] else None
     read = {"target": target, "peers": tuple(entry["peers"]), "region": region, "probe": probe}
     return Order(**{**entry, **read})
 

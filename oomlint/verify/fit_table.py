@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from oomlint.verify.document import head
@@ -13,10 +13,21 @@ from oomlint.verify.holdings import confidence
 from oomlint.verify.measure import Measurement
 from oomlint.verify.measure_table import device_of
 from oomlint.verify.record import plain
+from oomlint.verify.remedies import EIGHT_BIT, Tried
 from oomlint.verify.series import size
+from oomlint.verify.trying import Wanted
 
 BENT = 0.01  # share of all requests that grows with the square of the batch
+TRIED_HEADS = ("with", "requested", "reserved", "time", "", "numbers")
 HEADS = ("batch", "requested", "allocated", "reserved", "left", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The largest batch, and a larger one that was wanted."""
+
+    fit: Fit
+    wanted: Wanted | None
 
 
 def answer(fit: Fit) -> str:
@@ -37,6 +48,11 @@ def margin(fit: Fit) -> Iterator[str]:
     if reserved is not None:
         left = fit.capacity - reserved
         yield f"It leaves {size(left)} of the capacity, {left / fit.capacity:.1%}."
+        if 0 < fit.calm < fit.largest:
+            yield (
+                "To make room the allocator gives its cache back, which costs time; up to a batch "
+                f"of {fit.calm:,} it does not have to."
+            )
     if trial is not None and fit.beyond is not None:
         yield "A run with it came to its end on this capacity; with one sample more it did not."
     elif trial is not None:
@@ -91,8 +107,9 @@ def row(fit: Fit, batch: int, sizes: tuple[int, ...], what: str) -> tuple[str, .
     return (f"{batch:,}", *(size(value) for value in sizes), over, what)
 
 
-def draw(fit: Fit, *, terminal: bool, color: bool, width: int | None) -> str:
-    """The answer, what it rests on, and the runs."""
+def draw(found: Found, *, terminal: bool, color: bool, width: int | None) -> str:
+    """The answer, what it rests on, the runs, and what would make the wanted batch fit."""
+    fit = found.fit
     drawing = Drawing(terminal=terminal, color=color, width=width)
     last = fit.runs[-1]
     steps = len(last.run.steps)
@@ -104,14 +121,50 @@ def draw(fit: Fit, *, terminal: bool, color: bool, width: int | None) -> str:
     for sentence in margin(fit):
         drawing.sentence(sentence)
     drawing.table(HEADS, list(rows(fit)), words=1)
+    if found.wanted is not None:
+        draw_wanted(drawing, found.wanted)
     drawing.sentence(f"Confidence: {confidence(last.held)}")
     for doubt in last.held.doubts:
         drawing.sentence(f"- {doubt}")
     return drawing.text()
 
 
-def document(fit: Fit) -> dict[str, Any]:
+def draw_wanted(drawing: Drawing, wanted: Wanted) -> None:
+    drawing.sentence(needs(wanted), "bold")
+    if wanted.unaffordable:
+        drawing.sentence(
+            f"Nothing was tried with it: runs with values would take {size(wanted.unaffordable)} "
+            "of this machine's memory, which has not as much."
+        )
+        drawing.space()
+        return
+    ran = [one for one in wanted.tried if one.ran]
+    if ran:
+        drawing.table(TRIED_HEADS, [tried_row(one) for one in ran], words=2)
+    for one in wanted.tried:
+        if not one.ran:
+            drawing.sentence(f"- {one.title}: not run, for {one.reason}")
+    drawing.sentence(f"- {EIGHT_BIT}")
+    drawing.space()
+
+
+def needs(wanted: Wanted) -> str:
+    took = f" needs {size(wanted.needs.reserved)} as the script is" if wanted.needs else ""
+    fitting = sum(one.fits for one in wanted.tried)
+    tried = sum(one.ran for one in wanted.tried)
+    made = f": {fitting} of {tried} changes that were run make it fit" if tried else ""
+    return f"A batch of {wanted.batch:,}{took or ' does not fit'}{made}."
+
+
+def tried_row(one: Tried) -> tuple[str, ...]:
+    time = "-" if one.pace is None else f"{one.pace:.2f}x"
+    sizes = (size(one.requested), size(one.reserved))
+    return (one.title, *sizes, time, "fits" if one.fits else "does not fit", one.numbers)
+
+
+def document(found: Found) -> dict[str, Any]:
     """Everything as JSON values, but for the requests themselves."""
+    fit, wanted = found.fit, found.wanted
     last = fit.runs[-1]
     values = plain(
         {
@@ -132,6 +185,8 @@ def document(fit: Fit) -> dict[str, Any]:
                 {"batch": trial.batch, "fits": trial.fits, **asdict(trial.measured.held)}
                 for trial in fit.trials
             ],
+            "without_retries": fit.calm,
+            "wanted": None if wanted is None else asdict(wanted),
         }
     )
     assert isinstance(values, dict)

@@ -52,6 +52,7 @@ class Fit:
     largest: int
     predicted: Peaks | None
     series: Series | None
+    calm: int = 0  # the largest batch for which the allocator never gives its cache back
     trials: tuple[Trial, ...] = ()
     unaffordable: int = 0  # bytes of host memory that the trial would have needed
 
@@ -143,6 +144,7 @@ class Fitter:
             largest=largest,
             predicted=predicted,
             series=series,
+            calm=self.calm(series, predicted),
         )
         return self.confirm(fit)
 
@@ -154,6 +156,11 @@ class Fitter:
         settings = from_environment()
         found = trace.largest(series, self.capacity, settings, MOST)
         return found, trace.replay(series.order, series.sizes(found), self.capacity, settings)
+
+    def calm(self, series: Series | None, predicted: Peaks | None) -> int:
+        if series is None or predicted is None or not predicted.retries:
+            return 0
+        return trace.largest(series, self.capacity, from_environment(), MOST, calm=True)
 
     def confirm(self, fit: Fit) -> Fit:
         """Tries the batch and one more; goes to where the first fits and the other does not."""
@@ -194,9 +201,10 @@ class Fitter:
         traced: bool = False,
         capacity: int = BOUNDLESS,
         change: Callable[[Probe], Probe] = lambda probe: probe,
+        text: str | None = None,
     ) -> Measurement:
-        """One run at a batch size, or at the script's own."""
-        text, argv, loader = self.text, self.gauge.argv, None
+        """One run at a batch size, or at the script's own; `text` may stand for the script's."""
+        text, argv, loader = text or self.text, self.gauge.argv, None
         if batch is not None:
             text, argv, loader = self.knob.turned(batch, text, argv)
         steps = self.gauge.limits.steps

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,7 +11,8 @@ class Notes:
     """What a probed run leaves beside its record."""
 
     loader_batch: int | None  # that the script gives its first loader
-    step_seconds: float | None  # of the processor, median of the later steps
+    step_seconds: float | None  # of the processor, least of the later steps
+    changed: int  # places where a remedy made a difference
 
 
 SHAPES = (
@@ -27,6 +29,8 @@ class Probe:
     trace: bool = False  # leaves the requests that the allocator served beside the record
     batch: int | None = None  # of the loaders that are like the first one
     enough: int | None = None  # batches that every loader has at least; it begins its data again
+    remedies: tuple[str, ...] = ()  # names of remedies.REMEDIES' parts
+    every: int = 1  # steps that add up to one of an optimizer
     silent: bool = False  # what the script prints is dropped
     shapes: bool = False  # tensors have no values
     assumed: float | None = None  # what stands for a number that is read from a tensor
@@ -35,3 +39,8 @@ class Probe:
     def modules(self) -> tuple[str, ...]:
         """What such runs load beside torch."""
         return SHAPES if self.shapes else ()
+
+
+def probe_from(entry: dict[str, Any]) -> Probe:
+    """What was written of a probe as JSON."""
+    return Probe(**{**entry, "remedies": tuple(entry["remedies"])})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -55,6 +55,7 @@ class Peaks:
     requested: int
     allocated: int
     reserved: int
+    retries: int  # times that the cache was given back to make room
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +158,8 @@ def replay(
     except CapacityExceeded:
         return None
     state = allocator.statistics()
-    return Peaks(state.requested.peak, state.allocated.peak, state.reserved.peak)
+    peaks = (state.requested.peak, state.allocated.peak, state.reserved.peak)
+    return Peaks(*peaks, state.retries)
 
 
 def requested_peak(order: array[int], sizes: Sequence[int]) -> int:
@@ -172,14 +174,24 @@ def requested_peak(order: array[int], sizes: Sequence[int]) -> int:
     return highest
 
 
-def largest(found: Series, capacity: int, settings: AllocatorSettings, most: int = 1 << 20) -> int:
-    """The largest batch whose requests fit the capacity, up to `most`; 0 where none does."""
+def largest(
+    found: Series,
+    capacity: int,
+    settings: AllocatorSettings,
+    most: int = 1 << 20,
+    calm: bool = False,
+) -> int:
+    """The largest batch whose requests fit the capacity, up to `most`; 0 where none does.
+
+    With `calm` the allocator may not have to give its cache back for it.
+    """
 
     def possible(batch: int) -> bool:
         return requested_peak(found.order, found.sizes(batch)) <= capacity
 
     def fits(batch: int) -> bool:
-        return replay(found.order, found.sizes(batch), capacity, settings) is not None
+        peaks = replay(found.order, found.sizes(batch), capacity, settings)
+        return peaks is not None and not (calm and peaks.retries)
 
     bound = bisected(possible, 0, most)
     if bound == 0 or fits(bound):
@@ -190,9 +202,8 @@ def largest(found: Series, capacity: int, settings: AllocatorSettings, most: int
     return bisected(fits, max(0, low), bound - 1)
 
 
-def bisected(holds: object, low: int, high: int) -> int:
+def bisected(holds: Callable[[int], bool], low: int, high: int) -> int:
     """The largest number from `low`, for which it is known to hold, to `high` for which it does."""
-    assert callable(holds)
     while low < high:
         middle = (low + high + 1) // 2
         if holds(middle):
