@@ -61,7 +61,7 @@ class Hold:
             self.allocator.free(block)
 
 
-Runner = Callable[[Any, Any, Any, Any, Any], Any]
+Runner = Callable[[Any, Any, Any, Any], Any]
 
 
 class State(threading.local):

@@ -146,7 +146,7 @@ class Sight:
         try:
             with torch._C._ExcludeDispatchKeyGuard(KEYS):
                 if self.device.runner is not None:
-                    result = self.device.runner(self, func, asked, args, kwargs)
+                    result = self.device.runner(func, asked, args, kwargs)
                 else:
                     result = run(func, args, kwargs)
         except NotImplementedError:

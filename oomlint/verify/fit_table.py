@@ -143,7 +143,7 @@ def draw_wanted(drawing: Drawing, wanted: Wanted) -> None:
         drawing.table(TRIED_HEADS, [tried_row(one) for one in ran], words=2)
     for one in wanted.tried:
         if not one.ran:
-            drawing.sentence(f"- {one.title}: not run, for {one.reason}")
+            drawing.sentence(f"- {one.title}: not run: {one.reason}")
     drawing.sentence(f"- {EIGHT_BIT}")
     drawing.space()
 

@@ -16,10 +16,19 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from oomlint.verify import emulation
 from oomlint.verify.device import CUDA, Device, on_device, tensors_in
-from oomlint.verify.dispatch import READS_NUMBER, Sight
+from oomlint.verify.dispatch import (
+    ADDS,
+    ADDS_IN_PLACE,
+    ENGINE,
+    KEY,
+    READS_NUMBER,
+    Sight,
+    dense,
+)
 from oomlint.verify.user_lines import Places
 
 LARGEST = 1024**2  # bytes of a tensor on the host that keeps its values
@@ -66,10 +75,14 @@ class Shapes:
         )
         self.mode = fake_tensor.FakeTensorMode(allow_non_fake_inputs=True)
         self.inside = Inside()
+        self.sight = Sight(device, {})
         self.places = Places()
 
     def install(self) -> None:
         self.device.runner = self.run
+        # Tensors without values are a subclass, which Python's own dispatch sees first.
+        torch._C._dispatch_tls_set_dispatch_key_included(KEY, False)
+        ShapesMode(self.device, self.sight).__enter__()
         self.patch_device()
         self.patch_values()
         self.patch_parameters()
@@ -79,13 +92,13 @@ class Shapes:
         loader: Any = torch.utils.data.DataLoader
         loader.__init__ = in_this_process(loader.__init__)
 
-    def run(self, sight: Sight, func: Any, asked: Any, args: Any, kwargs: Any) -> Any:
+    def run(self, func: Any, asked: Any, args: Any, kwargs: Any) -> Any:
         """What the operator returns; a tensor with a shape only where it has no values."""
         given = list(tensors_in((*args, *kwargs.values())))
         fakes = any(isinstance(tensor, self.fake) for tensor in given)
         if func is READS_NUMBER:
             return self.number(func, args, fakes)
-        placed = fakes or sight.placed(asked, args, kwargs)
+        placed = fakes or self.sight.placed(asked, args, kwargs)
         if not placed and (given or not large(args, kwargs)):
             return func(*args, **kwargs)
         if kwargs.get("generator") is not None:
@@ -177,6 +190,45 @@ class Shapes:
         parameter.__new__ = new
         module: Any = torch.nn.Module
         module._apply = apply_to_all
+
+
+class ShapesMode(TorchDispatchMode):  # type: ignore[misc]
+    """Sees every operator of the running thread, below autograd."""
+
+    def __init__(self, device: Device, sight: Sight) -> None:
+        super().__init__()
+        self.device, self.sight = device, sight
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        state = self.device.state
+        if func is ADDS and state.backward and not state.paused and sums_gradients(*args):
+            func = ADDS_IN_PLACE
+        self.sight.parts[func] = None  # seen whole: its parts would not come by here
+        return self.sight.dispatch(func, *args, **(kwargs or {}))
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+# Of a gradient on its way here, where nothing else holds it.
+OWNERS, STORAGE_OWNERS = 4, 2
+
+
+def sums_gradients(first: Any, second: Any, *_: Any) -> bool:
+    """Whether autograd adds to a gradient that nothing else holds, as in `dispatch`."""
+    return (
+        sys._getframe(2).f_code.co_name == ENGINE
+        and isinstance(second, torch.Tensor)
+        and first.shape == second.shape
+        and first.dtype == second.dtype
+        and not torch.is_grad_enabled()
+        and dense(first)
+        and first._use_count() <= OWNERS
+        and torch._C._storage_Use_Count(first.untyped_storage()._cdata) <= STORAGE_OWNERS
+    )
 
 
 def apply_to_all(module: Any, function: Callable[[Any], Any], recurse: bool = True) -> Any:

@@ -32,8 +32,8 @@ from oomlint.verify.trace import Peaks
 
 MICRO_TITLE = "micro-batches of {} added up over {}"
 MICRO_TRIES = 3
-PACE_STEPS = 6
-PACE_SECONDS = 120.0  # for a run that only tells how long a step takes
+PACE_STEPS, PACE_BATCH = 4, 2
+PACE_SECONDS = 30.0  # for a run that only tells how long a step takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +131,14 @@ class Trier:
         )
 
     def seconds(self, change: object, text: str | None = None) -> float | None:
-        """Of the processor for a step at the smallest batch that was run, with values."""
+        """Of the processor for a step at a small batch, with values."""
         if not self.affordable:
             return None
         assert callable(change)
         fitter = replace(self.fitter, shapes=False)
         limits = replace(fitter.gauge.limits, timeout=PACE_SECONDS, steps=PACE_STEPS)
         fitter.gauge = replace(fitter.gauge, limits=limits)
-        found = fitter.run(self.fit.batches[0], "time of a step", change=change, text=text)
+        found = fitter.run(PACE_BATCH, "time of a step", change=change, text=text)
         if found.run.ending.kind not in (STOPPED, FINISHED) or found.run.notes is None:
             self.affordable = False  # the others would not end in time either
             return None
