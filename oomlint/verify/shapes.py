@@ -18,13 +18,12 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from oomlint.verify import emulation
-from oomlint.verify.device import CUDA, Device, on_device, tensors_in
+from oomlint.verify.compiler import Dormant
+from oomlint.verify.device import CUDA, KEY, Device, on_device, tensors_in
 from oomlint.verify.dispatch import (
     ADDS,
     ADDS_IN_PLACE,
     ENGINE,
-    KEY,
     READS_NUMBER,
     Sight,
     dense,
@@ -42,7 +41,7 @@ def preload() -> None:
     FakeTensorMode reads a few of them, and importing it whole takes longer than most runs.
     """
     name = "torch._dynamo.config"
-    if name in sys.modules or not isinstance(sys.modules.get("torch._dynamo"), emulation.Dormant):
+    if name in sys.modules or not isinstance(sys.modules.get("torch._dynamo"), Dormant):
         return
     place = os.path.join(os.path.dirname(torch.__file__), "_dynamo", "config.py")
     spec = importlib.util.spec_from_file_location(name, place)

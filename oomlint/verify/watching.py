@@ -23,8 +23,8 @@ from oomlint.verify.doubts import doubts
 from oomlint.verify.holdings import Holdings, Share
 from oomlint.verify.ledger import Entry, Ledger, Span
 from oomlint.verify.meters import Meter
-from oomlint.verify.user_lines import Places
 from oomlint.verify.trace import EMPTY_CACHE, Trace
+from oomlint.verify.user_lines import Places
 
 MOST_LINES = 40
 
