@@ -424,7 +424,8 @@ def is_flagged(file: FixtureFile, node: ast.stmt) -> bool:
 
 def test_every_folder_belongs_to_a_rule() -> None:
     folders = {path.name for path in FIXTURES.iterdir() if path.is_dir()}
-    assert folders == {stem_of(rule) for rule in RULES} | {CLEAN}
+    # `claims` holds the programs of docs/claims.md, which tests of its own run.
+    assert folders == {stem_of(rule) for rule in RULES} | {CLEAN, "claims"}
 
 
 def test_clean_scripts_expect_nothing() -> None:
