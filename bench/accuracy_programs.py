@@ -136,6 +136,109 @@ class Seq2Seq(nn.Module):
         return self.head(self.body(y, y, tgt_mask=mask))
 
 
+class Recurrent(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.tokens = nn.Embedding(VOCABULARY, 128)
+        self.body = getattr(nn, kind)(128, WIDTH, 2, batch_first=True, dropout=0.2)
+        self.head = nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, x):
+        return self.head(self.body(self.tokens(x))[0])
+
+
+class Masked(nn.Module):
+    # Attention with dropout inside of it, causal or with a mask of its own.
+
+    def __init__(self, masked):
+        super().__init__()
+        self.tokens, self.masked = nn.Embedding(VOCABULARY, WIDTH), masked
+        self.qkv = nn.ModuleList(nn.Linear(WIDTH, 3 * WIDTH, bias=False) for _ in range(3))
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, x):
+        y = self.tokens(x)
+        b, t, c = y.shape
+        mask = torch.ones(t, t, dtype=torch.bool, device=x.device).tril() if self.masked else None
+        for qkv in self.qkv:
+            q, k, v = qkv(self.norm(y)).reshape(b, t, 3, 8, c // 8).permute(2, 0, 3, 1, 4)
+            z = F.scaled_dot_product_attention(
+                q, k, v, mask, 0.1 if self.training else 0.0, is_causal=not self.masked
+            )
+            y = y + z.transpose(1, 2).reshape(b, t, c)
+        return self.head(y)
+
+
+class Encoder(nn.Module):
+    # torch's own layers over the patches of an image, checkpointed or not.
+
+    def __init__(self, checkpointed):
+        super().__init__()
+        self.patch, self.checkpointed = nn.Conv2d(3, 192, 8, 8), checkpointed
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(192, 6, 768, 0.1, "gelu", batch_first=True, norm_first=True)
+            for _ in range(3)
+        )
+        self.head = nn.Linear(192, 10)
+
+    def forward(self, x):
+        y = self.patch(x).flatten(2).transpose(1, 2)
+        for layer in self.layers:
+            y = checkpoint(layer, y, use_reentrant=False) if self.checkpointed else layer(y)
+        return self.head(y.mean(1))
+
+
+class Einsum(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tokens = nn.Embedding(VOCABULARY, WIDTH)
+        self.q, self.k, self.v = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.drop, self.head = nn.Dropout(0.1), nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, x):
+        y = self.tokens(x)
+        b, t, c = y.shape
+        q, k, v = (layer(y).view(b, t, 8, c // 8) for layer in (self.q, self.k, self.v))
+        weights = torch.einsum("bihd,bjhd->bhij", q, k) / (c // 8) ** 0.5
+        later = torch.ones(t, t, dtype=torch.bool, device=x.device).triu(1)
+        weights = self.drop(weights.masked_fill(later, float("-inf")).softmax(-1))
+        return self.head(y + torch.einsum("bhij,bjhd->bihd", weights, v).reshape(b, t, c))
+
+
+class Tables(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(20000, 32) for _ in range(6))
+        self.head = nn.Sequential(nn.Linear(192, 256), nn.ReLU(), nn.Linear(256, 2))
+
+    def forward(self, x):
+        return self.head(torch.cat([one(x[:, i]) for i, one in enumerate(self.tables)], 1))
+
+
+def volumes():
+    return nn.Sequential(
+        nn.Conv3d(1, 16, 3, padding=1),
+        nn.InstanceNorm3d(16, affine=True),
+        nn.LeakyReLU(),
+        nn.MaxPool3d(2),
+        nn.ConvTranspose3d(16, 16, 2, 2),
+        nn.Conv3d(16, 2, 1),
+    )
+
+
+def sounds():
+    return nn.Sequential(
+        nn.Conv1d(1, 64, 80, 16),
+        nn.BatchNorm1d(64),
+        nn.ReLU(),
+        nn.MaxPool1d(4),
+        nn.Conv1d(64, 128, 3, padding=2, dilation=2),
+        nn.AdaptiveAvgPool1d(1),
+        nn.Flatten(),
+        nn.Linear(128, 10),
+    )
+
+
 def mlp():
     return nn.Sequential(
         nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 10)
@@ -155,6 +258,10 @@ def sequence_loss(y, target):
     return F.cross_entropy(y.view(-1, VOCABULARY), target.view(-1))
 
 
+def smoothed_loss(y, target):
+    return F.cross_entropy(y, target, label_smoothing=0.1)
+
+
 KINDS = {
     "mlp": (mlp, lambda: (torch.randn(128, 512).cuda(), torch.zeros(128).long().cuda()), None),
     "gpt": (GPT, tokens, sequence_loss),
@@ -164,6 +271,28 @@ KINDS = {
     "resnet": (ResNet, lambda: images(4), None),
     "unet": (UNet, lambda: (images(4)[0],) * 2, F.mse_loss),
     "seq2seq": (Seq2Seq, tokens, sequence_loss),
+    "lstm": (lambda: Recurrent("LSTM"), tokens, sequence_loss),
+    "gru": (lambda: Recurrent("GRU"), tokens, sequence_loss),
+    "causal": (lambda: Masked(False), tokens, sequence_loss),
+    "masked": (lambda: Masked(True), tokens, sequence_loss),
+    "encoder": (lambda: Encoder(False), lambda: images(16), smoothed_loss),
+    "encoder-checkpointed": (lambda: Encoder(True), lambda: images(16), smoothed_loss),
+    "einsum": (Einsum, tokens, sequence_loss),
+    "tables": (
+        Tables,
+        lambda: (torch.randint(0, 20000, (4096, 6)).cuda(), torch.zeros(4096).long().cuda()),
+        None,
+    ),
+    "volumes": (
+        volumes,
+        lambda: (torch.randn(2, 1, 24, 24, 24).cuda(), torch.zeros(2, 24, 24, 24).long().cuda()),
+        None,
+    ),
+    "sounds": (
+        sounds,
+        lambda: (torch.randn(16, 1, 16000).cuda(), torch.zeros(16).long().cuda()),
+        None,
+    ),
 }
 """
 
@@ -172,10 +301,14 @@ o = json.loads(sys.argv[1])
 make, batch, criterion = KINDS[o["model"]]
 criterion = criterion or F.cross_entropy
 model = make().cuda()
+if o["precision"] == "bf16 parameters":
+    model.bfloat16()
 if o["optimizer"] == "SGD":
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
 else:
-    optimizer = getattr(torch.optim, o["optimizer"])(model.parameters(), lr=1e-3)
+    name, _, kind = o["optimizer"].partition(" ")
+    options = {kind: True} if kind else {}
+    optimizer = getattr(torch.optim, name)(model.parameters(), lr=1e-3, **options)
 dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(o["precision"])
 scaler = torch.amp.GradScaler("cuda", init_scale=1.0, enabled=o["precision"] == "fp16")
 kept = []
@@ -193,6 +326,9 @@ def step():
         scaler.scale(loss / o["accumulate"]).backward()
         if o["retain"]:
             kept.append(loss)
+    if o["clip"]:
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     scaler.step(optimizer)
     scaler.update()
     optimizer.zero_grad(set_to_none=o["to_none"])
@@ -229,6 +365,7 @@ class Program:
     optimizer: str = "AdamW"
     precision: str = "fp32"
     accumulate: int = 1
+    clip: bool = False
     retain: bool = False  # keeps the losses with their graphs
     to_none: bool = True
     evaluate: str | None = None  # None trains
@@ -259,4 +396,31 @@ PROGRAMS = (
     Program("ResNet, SGD", "resnet", "SGD"),
     Program("U-Net, Adam", "unet", "Adam"),
     Program("encoder-decoder", "seq2seq"),
+    Program("encoder-decoder, SGD", "seq2seq", "SGD", than="encoder-decoder"),
+    Program("encoder-decoder, bf16", "seq2seq", "SGD", "bf16", than="encoder-decoder, SGD"),
+    Program("GPT, fused AdamW, clipped", "gpt", "AdamW fused", "bf16", clip=True),
+    Program("GPT, bf16 parameters", "gpt", precision="bf16 parameters", than="GPT, AdamW"),
+    Program("LSTM, Adam, clipped", "lstm", "Adam", clip=True),
+    Program("LSTM, bf16", "lstm", "Adam", "bf16", than="LSTM, Adam, clipped"),
+    Program("GRU, RMSprop", "gru", "RMSprop"),
+    Program("causal attention with dropout", "causal", "SGD"),
+    Program("the same, bf16", "causal", "SGD", "bf16", than="causal attention with dropout"),
+    Program("masked attention with dropout", "masked", "SGD"),
+    Program(
+        "masked attention, fp16", "masked", "SGD", "fp16", than="masked attention with dropout"
+    ),
+    Program("encoder, SGD", "encoder", "SGD"),
+    Program("encoder, SGD, bf16", "encoder", "SGD", "bf16", than="encoder, SGD"),
+    Program(
+        "encoder, checkpointed, bf16",
+        "encoder-checkpointed",
+        "SGD",
+        "bf16",
+        than="encoder, SGD, bf16",
+    ),
+    Program("einsum attention, SGD", "einsum", "SGD"),
+    Program("einsum attention, SGD, bf16", "einsum", "SGD", "bf16", than="einsum attention, SGD"),
+    Program("embedding tables, Adagrad", "tables", "Adagrad"),
+    Program("volumes, SGD", "volumes", "SGD"),
+    Program("sounds, Adam, fp16", "sounds", "Adam", "fp16", clip=True),
 )
