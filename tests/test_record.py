@@ -179,6 +179,15 @@ def test_spans_survive_the_journal(before: Run, tmp_path: Path) -> None:
     assert head["lines"] == {"a.py:1": "x = 1"}
 
 
+def test_parameters_are_known_where_the_first_step_never_comes(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(f"def main():\n    {LEAK.replace(chr(10), chr(10) + '    ')}\nmain()\n")
+    limits = Limits(device="emulated", capacity=4 * MIB)
+    found = Gauge(script, (), limits).measure("it")
+    assert found.run.ending.error == "OutOfMemoryError"
+    assert {share.name: share.size for share in found.held.kinds}["parameter"] == MIB
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_on_a_real_device_the_history_agrees_with_the_allocator(tmp_path: Path) -> None:
     script = tmp_path / "leak.py"

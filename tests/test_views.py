@@ -188,8 +188,8 @@ def test_tables_say_who_they_are_and_the_verdict_is_in_words(page: str) -> None:
     assert outline.words("caption") == [
         "Summary",
         "What piles up from step to step, by line",
-        "Alive at the peak, by kind",
-        "Alive at the peak, by line",
+        "Alive at the peak of the steps, by kind",
+        "Alive at the peak of the steps, by line",
     ]
     assert ("span", "confirmed") in outline.texts
     assert ("span", "not measured") in outline.texts

@@ -14,11 +14,12 @@ from torch.optim.optimizer import (
 )
 
 from oomlint.verify import history
+from oomlint.verify.device import storages
 from oomlint.verify.history import Stacks
 from oomlint.verify.holdings import PARAMETER, Holdings
 from oomlint.verify.ledger import Ledger, Span
 from oomlint.verify.meters import CudaMeter, Meter
-from oomlint.verify.watching import parts_of, parts_of_modules, shares_at_top
+from oomlint.verify.watching import on_construction, parts_of, parts_of_modules, shares_at_top
 
 # Events between two steps; where more happen, the first of them are lost.
 MOST_EVENTS = 1 << 20
@@ -40,6 +41,7 @@ class CudaHistory:
         self.begin = torch.cuda.memory._record_memory_history
         self.recording = self.restart()
         torch.cuda.memory._record_memory_history = self.give_way
+        on_construction(self.note)
         register_optimizer_step_pre_hook(self.note)
         register_optimizer_step_post_hook(self.after_step)
 
@@ -66,7 +68,8 @@ class CudaHistory:
         return name
 
     def note(self, optimizer: Any, *args: object) -> None:
-        self.labels += [(address(tensor), kind) for tensor, kind in parts_of(optimizer)]
+        for tensor, kind in parts_of(optimizer):
+            self.labels += [(address, kind) for address in addresses(tensor)]
 
     def after_step(self, optimizer: Any, *args: object) -> None:
         self.note(optimizer)
@@ -101,7 +104,8 @@ class CudaHistory:
     def cut(self, step: int, shares: int) -> Span:
         self.replay()
         for tensor in parts_of_modules():
-            self.ledger.label(address(tensor), PARAMETER)
+            for address in addresses(tensor):
+                self.ledger.label(address, PARAMETER)
         self.ledger.shares = shares
         return self.ledger.cut(step)
 
@@ -125,5 +129,6 @@ class CudaHistory:
         )
 
 
-def address(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage().data_ptr())
+def addresses(tensor: torch.Tensor) -> list[int]:
+    """Where its memory begins; a sparse tensor has several places."""
+    return [int(storage.data_ptr()) for storage in storages(tensor)]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import threading
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from typing import Any
 
@@ -44,6 +45,7 @@ class Watcher:
         self.allocated = self.reserved = 0  # highest so far
         self.stepping = False
         self.trace: Trace | None = None  # of all requests, where somebody wants it
+        on_construction(self.note)
         register_optimizer_step_pre_hook(self.before_step)
         register_optimizer_step_post_hook(self.after_step)
 
@@ -195,6 +197,19 @@ class WatchedAllocator(Allocator):
         if self.watcher.trace is not None:
             self.watcher.trace.order.append(EMPTY_CACHE)
         super().empty_cache()
+
+
+def on_construction(note: Callable[[Any], None]) -> None:
+    """Calls `note` with every optimizer when it has its parameters: the first step may fail."""
+    optimizer: Any = torch.optim.Optimizer
+    original = optimizer.__init__
+
+    @functools.wraps(original)
+    def construct(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        note(self)
+
+    optimizer.__init__ = construct
 
 
 def parts_of(optimizer: Any) -> Iterator[tuple[torch.Tensor, str]]:

@@ -78,7 +78,9 @@ def timeline(subject: Subject, top: int) -> Plot:
     return Plot(
         title=f"Memory over time{f', {subject.name}' if subject.name else ''}",
         description=timeline_words(subject.run),
-        x_name=unit_of_steps(subject) if spans_have_steps(spans) else "share of the recording",
+        x_name=unit_of_steps(subject)
+        if spans_have_steps(spans)
+        else "share of allocations and releases",
         y_name="bytes on the device",
         x_ticks=step_ticks(places, across),
         y_ticks=byte_ticks(0, top, up),

@@ -66,7 +66,7 @@ def peak_by_kind(subjects: Sequence[Subject], whole: bool) -> Table | None:
         {("", kind): value for kind, value in by_kind(at_peak(subject.run, whole)).items()}
         for subject in subjects
     ]
-    return table("Alive at the peak, by kind", "kind", subjects, columns)
+    return table(f"Alive at the {peak_of(whole)}, by kind", "kind", subjects, columns)
 
 
 def peak_by_line(subjects: Sequence[Subject], whole: bool) -> Table | None:
@@ -74,7 +74,7 @@ def peak_by_line(subjects: Sequence[Subject], whole: bool) -> Table | None:
     for subject in subjects:
         held = at_peak(subject.run, whole)
         columns.append({(named(subject, one.line), one.kind): one.bytes for one in held})
-    return table("Alive at the peak, by line", "line", subjects, columns)
+    return table(f"Alive at the {peak_of(whole)}, by line", "line", subjects, columns)
 
 
 def growth_by_line(subjects: Sequence[Subject]) -> Table | None:
@@ -88,6 +88,10 @@ def growth_by_line(subjects: Sequence[Subject]) -> Table | None:
     title = "What grows from one twentieth of the recording to the next, by line"
     drawn = table(title, "line", subjects, columns)
     return replace(drawn, rest=f"{WITHOUT_STEPS} {drawn.rest}".strip()) if drawn else None
+
+
+def peak_of(whole: bool) -> str:
+    return "peak" if whole else "peak of the steps"
 
 
 def at_peak(run: Run, whole: bool) -> tuple[Held, ...]:
