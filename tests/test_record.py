@@ -127,7 +127,7 @@ def undescribed(value: Any, schema: dict[str, Any], place: str) -> Iterator[str]
         schema = schema["anyOf"][0]
         yield from undescribed(value, schema, place) if value is not None else ()
         return
-    if isinstance(value, dict):
+    if isinstance(value, dict) and "properties" in schema:
         for key, item in value.items():
             if key not in schema.get("properties", {}):
                 yield f"{place}.{key}"
