@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
+from multiprocessing.sharedctypes import RawArray
 from typing import Any
 
 from oomlint.settings import Settings
@@ -29,6 +30,10 @@ FILE_SECONDS = 60.0
 # middle walks over in vain. Only a file that makes more than the second number is interrupted.
 OBJECTS_BETWEEN_FILES = 400_000
 OBJECTS_WITHIN_FILE = 1_200_000
+
+# Answers about files in which there is nothing to find come much faster than they can be sent one
+# by one: those of this time go together.
+SECONDS_BETWEEN_ANSWERS = 0.02
 
 Work = Callable[[str, Settings], Any]
 
@@ -53,12 +58,14 @@ class Died:
 
 @dataclass(slots=True)
 class Worker:
+    """One process; `at` is memory that it shares: which file it is at, and since when."""
+
     process: BaseProcess
     pipe: Connection
+    at: Any
     chunk: Chunk | None = None
+    # Answers that have come.
     done: int = 0
-    # When it began with the file that it is at.
-    since: float = 0.0
 
 
 def available_jobs() -> int:
@@ -97,22 +104,24 @@ def start(context: BaseContext, workers: list[Worker], most_bytes: int) -> Worke
     inherited = []
     if context.get_start_method() == "fork":
         inherited = [worker.pipe for worker in workers] + [ours]
+    at = RawArray("d", 2)
     process = context.Process(  # type: ignore[attr-defined] # every concrete context has it
-        target=serve, args=(theirs, inherited, most_bytes), daemon=True
+        target=serve, args=(theirs, inherited, most_bytes, at), daemon=True
     )
     process.start()
     theirs.close()
-    return Worker(process, ours)
+    return Worker(process, ours, at)
 
 
 def assign(worker: Worker, chunk: Chunk, waiting: deque[Chunk]) -> None:
+    worker.at[:] = 0, time.monotonic()
     try:
         worker.pipe.send(chunk)
     except OSError:
         # It died between two chunks; `collect` will see that and the chunk goes to another.
         waiting.appendleft(chunk)
         return
-    worker.chunk, worker.done, worker.since = chunk, 0, time.monotonic()
+    worker.chunk, worker.done = chunk, 0
 
 
 def collect(workers: list[Worker], waiting: deque[Chunk]) -> Iterator[tuple[str, Any]]:
@@ -123,15 +132,15 @@ def collect(workers: list[Worker], waiting: deque[Chunk]) -> Iterator[tuple[str,
     for pipe in ready:
         worker = by_pipe[pipe]  # type: ignore[index] # only our own connections are waited for
         try:
-            outcome, leaving = worker.pipe.recv()
+            outcomes, leaving = worker.pipe.recv()
         except (EOFError, OSError):
             workers.remove(worker)
             yield from bury(worker, waiting)
             continue
         if worker.chunk is None:
             continue
-        yield worker.chunk.paths[worker.done], outcome
-        worker.done, worker.since = worker.done + 1, time.monotonic()
+        first, worker.done = worker.done, worker.done + len(outcomes)
+        yield from zip(worker.chunk.paths[first : worker.done], outcomes, strict=True)
         if worker.done == len(worker.chunk.paths):
             worker.chunk = None
         if leaving:
@@ -144,7 +153,7 @@ def give_up(
 ) -> Iterator[tuple[str, Any]]:
     """Ends workers that have been at one file for too long; only that file is lost."""
     latest = time.monotonic() - FILE_SECONDS
-    for worker in [w for w in workers if w.chunk and w.since < latest and w.pipe not in ready]:
+    for worker in [w for w in workers if w.chunk and w.at[1] < latest and w.pipe not in ready]:
         workers.remove(worker)
         worker.process.kill()
         for path, _ in bury(worker, waiting, last_try=True):
@@ -160,7 +169,8 @@ def bury(
     chunk = worker.chunk
     if chunk is None:
         return
-    killer, rest = chunk.paths[worker.done], chunk.paths[worker.done + 1 :]
+    at = max(int(worker.at[0]), worker.done)
+    killer, rest = chunk.paths[at], chunk.paths[worker.done : at] + chunk.paths[at + 1 :]
     if rest:
         waiting.appendleft(Chunk(chunk.work, chunk.settings, rest))
     if chunk.alone or last_try:
@@ -187,8 +197,8 @@ def stop(worker: Worker) -> None:
         worker.process.kill()
 
 
-def serve(pipe: Connection, inherited: list[Connection], most_bytes: int) -> None:
-    """A worker's life: chunks in, one outcome a file out, until the other end closes."""
+def serve(pipe: Connection, inherited: list[Connection], most_bytes: int, at: Any) -> None:
+    """A worker's life: chunks in, outcomes out, until the other end closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends us
     for other in inherited:
         other.close()
@@ -196,18 +206,29 @@ def serve(pipe: Connection, inherited: list[Connection], most_bytes: int) -> Non
     gc.set_threshold(OBJECTS_WITHIN_FILE, 20, 20)
     try:
         while True:
-            chunk = pipe.recv()
-            for path in chunk.paths:
-                outcome = chunk.work(path, chunk.settings)
-                if gc.get_count()[0] > OBJECTS_BETWEEN_FILES:
-                    gc.collect()
-                # Said with the last answer: whoever leaves without a word takes a new chunk along.
-                leaving = path is chunk.paths[-1] and resident_bytes() > most_bytes
-                pipe.send((outcome, leaving))
-                if leaving:
-                    return
+            if serve_chunk(pipe, pipe.recv(), most_bytes, at):
+                return
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
+
+
+def serve_chunk(pipe: Connection, chunk: Chunk, most_bytes: int, at: Any) -> bool:
+    """Answers for every file of a chunk, in order; whether the worker has to leave."""
+    outcomes: list[Any] = []
+    sent = time.monotonic()
+    for index, path in enumerate(chunk.paths):
+        now = time.monotonic()
+        if outcomes and now - sent > SECONDS_BETWEEN_ANSWERS:
+            pipe.send((outcomes, False))
+            outcomes, sent = [], now
+        at[:] = index, now
+        outcomes.append(chunk.work(path, chunk.settings))
+        if gc.get_count()[0] > OBJECTS_BETWEEN_FILES:
+            gc.collect()
+    # Said with the last answer: whoever leaves without a word takes a new chunk along.
+    leaving = resident_bytes() > most_bytes
+    pipe.send((outcomes, leaving))
+    return leaving
 
 
 def resident_bytes() -> int:
