@@ -9,6 +9,7 @@ import tokenize
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, count
 from operator import add
 from pathlib import Path
@@ -46,7 +47,7 @@ class Place:
         return f"{self.row}" if self.cell is None else f"cell {self.cell}:{self.row}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Source:
     """A decoded file: `text` keeps its newlines, the BOM is not part of it.
 
@@ -58,12 +59,13 @@ class Source:
     text: str
     encoding: str = "utf-8"
     bom: bool = False
-    line_starts: tuple[int, ...] = ()
     notebook: Notebook | None = None
     markdown: Markdown | None = None
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "line_starts", starts_of_lines(self.text))
+    @cached_property
+    def line_starts(self) -> tuple[int, ...]:
+        """The offset of each row's first character; most files are never asked for it."""
+        return starts_of_lines(self.text)
 
     @property
     def written(self) -> str:

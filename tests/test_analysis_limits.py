@@ -108,6 +108,8 @@ TEXTS = {
     + " " * 20 + "loss.backward(); optimizer.step()\n",
     "60 ifs with events": "def f(loss, optimizer, a):\n    loss.backward()\n"
     + "".join(f"    if a.x{i}:\n        optimizer.step()\n" for i in range(60)),
+    "30 ifs with events": "def f(loss, optimizer, a):\n    loss.backward()\n"
+    + "".join(f"    if a.x{i}:\n        optimizer.step()\n" for i in range(30)),
     "60 ifs with exits": "def f(loss, optimizer, a):\n    loss.backward()\n"
     + "".join(f"    if a.x{i}:\n        return\n" for i in range(60)) + "    optimizer.step()\n",
     "60 ifs without events": "def f(loss, optimizer, a):\n"
@@ -188,8 +190,11 @@ def test_a_long_sum_hides_nothing_behind_it() -> None:
 
 
 def test_budgets() -> None:
-    many = model_of(TEXTS["60 ifs with events"])
+    many = model_of(TEXTS["30 ifs with events"])
     assert len(many.worlds) == exploration.MAX_WORLDS
+    costly = model_of(TEXTS["60 ifs with events"])
+    spent = [world.statements for world in costly.worlds]
+    assert sum(spent[:-1]) < exploration.ROOT_BUDGET <= sum(spent)
     long = model_of(TEXTS["5,000 statements"])
     assert [world.statements for world in long.worlds] == [5000]
     cut = model_of(TEXTS["5,000 statements"] + "    loss.backward()\n" * 100)

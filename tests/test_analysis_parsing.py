@@ -242,3 +242,15 @@ def test_invalid_escapes_print_nothing(recwarn: pytest.WarningsRecorder) -> None
 def test_analysis_raises_for_what_is_no_python() -> None:
     with pytest.raises(SyntaxProblem, match=r"."):
         model_of("def f(:\n    loss.backward()\n")
+
+
+def test_the_imports_of_a_file_that_is_only_looked_into() -> None:
+    text = (
+        "from a.b import (  # imported again: see important()\n    c,\n    d)\n"
+        "import e, f\nif x:\n    from .g import *\n# import h\nimportant = import_module('i')\n"
+    )
+    assert [match.group().strip() for match in outline.imports_of(text)] == [
+        "from a.b import (  # imported again: see important()",
+        "import e, f",
+        "from .g import *",
+    ]

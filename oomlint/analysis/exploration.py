@@ -27,7 +27,7 @@ MAX_WORLDS = 12
 # Evaluation alone has no order of events: its conditions are about which mode it is in.
 MAX_WORLDS_WITHOUT_TRAINING = 4
 # Statements over all worlds of one root and of one file ...
-ROOT_BUDGET = 1_500
+ROOT_BUDGET = 1_000
 FILE_BUDGET = 5_000
 # ... behind which every root still has its first world, until these are spent, too.
 FIRST_WORLDS_BUDGET = 15_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
+from collections.abc import Iterator
 
 from oomlint.analysis import members, parsing
 from oomlint.analysis.modules import LazyModule, Module, Walker, module_name
@@ -12,8 +13,7 @@ from oomlint.source import Source
 
 DEFINITION = re.compile(r"^(?:async[ \t]+def|def|class)[ \t]+(\w+)", re.MULTILINE)
 IMPORT = re.compile(
-    r"^[ \t]*(?:from[ \t]+[\w.]+[ \t]+import[ \t]*(?:\([^)]*\)|[^\n(]+)|import[ \t]+[^\n]+)",
-    re.MULTILINE,
+    r"[ \t]*(?:from[ \t]+[\w.]+[ \t]+import[ \t]*(?:\([^)]*\)|[^\n(]+)|import[ \t]+[^\n]+)"
 )
 ANY_DEFINITION = re.compile(r"^[ \t]*(?:async[ \t]+def|def)[ \t]+(\w+)", re.MULTILINE)
 HEADER = re.compile(r"class[ \t]+\w+[ \t]*(\([^()]*\))?[ \t]*:")
@@ -41,7 +41,7 @@ def sketch(source: Source) -> Module:
 
 
 def add_imports(module: Module, text: str) -> None:
-    found = [textwrap.dedent(match.group()) for match in IMPORT.finditer(text)]
+    found = [textwrap.dedent(match.group()) for match in imports_of(text)]
     walker = Walker(module)
     try:
         walker.visit_body(ast.parse("\n".join(found)).body, None, None, "")
@@ -51,6 +51,18 @@ def add_imports(module: Module, text: str) -> None:
                 walker.visit_body(ast.parse(line).body, None, None, "")
             except SyntaxError:
                 continue
+
+
+def imports_of(text: str) -> Iterator[re.Match[str]]:
+    """The import statements, by the lines that hold the word at all."""
+    end, place = 0, text.find("import")
+    while place >= 0:
+        start = text.rfind("\n", 0, place) + 1
+        match = IMPORT.match(text, start) if start >= end else None
+        if match is not None:
+            yield match
+            end = match.end()
+        place = text.find("import", max(end, place + 6))
 
 
 def define(module: LazyModule, start: int) -> None:

@@ -15,6 +15,7 @@ from oomlint.source import Unreadable, read
 
 if TYPE_CHECKING:
     from oomlint.analysis.construction import Built
+    from oomlint.analysis.roots import Learnt
     from oomlint.analysis.state import World
     from oomlint.analysis.teaching import Teaching
 
@@ -30,6 +31,9 @@ SKIPPED_FOLDERS = frozenset(
 
 Stamp = tuple[int, int]
 parsed: OrderedDict[Path, tuple[Stamp, Module | None]] = OrderedDict()
+# What imports of functions led to, by where they start from and what they name: a thousand files
+# import the same few.
+LEARNT: dict[tuple[tuple[str, ...], str], Learnt] = {}
 # Modules that are no longer kept, but may still be in use by the analysis under way.
 evicted: list[Module | None] = []
 
@@ -96,6 +100,8 @@ class Project:
     subject: Module
     dependencies: set[Path] = field(default_factory=set)
     asked_callers: bool = False
+    # Whether an answer rests on the checked file itself.
+    met_subject: bool = False
     # Answers that do not change during one analysis.
     found: dict[tuple[int, str], Definition | None] = field(default_factory=dict)
     starts: dict[Path, list[str]] = field(default_factory=dict)
@@ -112,6 +118,7 @@ class Project:
     def module(self, path: Path, wanted: str) -> Module | None:
         """The module at a path, where its text mentions the wanted name at all."""
         if path == self.subject.path:
+            self.met_subject = True
             return self.subject
         self.dependencies.add(path)
         if path not in self.loaded:
@@ -227,6 +234,7 @@ def keep_apart(effects: tuple[object, ...]) -> None:
 
 def forget_files() -> None:
     """Drops what is remembered about which files exist (an editor's project changes)."""
+    LEARNT.clear()
     has_top.cache_clear()
     module_file.cache_clear()
     project_texts.cache_clear()

@@ -7,10 +7,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 from oomlint.analysis import classes, walked
 from oomlint.analysis.modules import Class, Function, Module
-from oomlint.analysis.project import Project
+from oomlint.analysis.project import LEARNT, Project
 from oomlint.analysis.state import World
 from oomlint.effects import Effect
 
@@ -83,6 +84,15 @@ class Mentions:
     said: int
     calls: frozenset[str]
     imports: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    """What the function says that an import leads to, and the files that told so."""
+
+    said: int
+    dependencies: frozenset[Path]
+    loaded: frozenset[Path]
 
 
 class Reading:
@@ -207,15 +217,28 @@ class Reading:
     def said_by_imported(self, name: str) -> int:
         known = self.said_elsewhere.get(name)
         if known is None:
-            known = 0
-            for function in self.imported(name):
-                known |= self.read(function.words).said
-            self.said_elsewhere[name] = known
+            known = self.said_elsewhere[name] = self.said_by_target(name)
         return known
 
-    def imported(self, name: str) -> list[Function]:
+    def said_by_target(self, name: str) -> int:
+        """What the function says that an import leads to, with what its other importers learnt."""
         target = self.module.imports.get(name, "")
         if target.split(".")[0] in classes.OUTSIDE:
-            return []
-        found = self.project.find(target, self.module)
-        return [found] if isinstance(found, Function) else []
+            return 0
+        place = (tuple(self.project.bases(self.module)), target)
+        learnt = LEARNT.get(place) if not self.taught else None
+        if learnt is None:
+            learnt = self.learn(place)
+        self.project.dependencies |= learnt.dependencies
+        self.project.loaded |= learnt.loaded
+        return learnt.said
+
+    def learn(self, place: tuple[tuple[str, ...], str]) -> Learnt:
+        """Follows an import by itself, so that what it leads to is the same for every importer."""
+        apart = Project(self.project.root, self.module)
+        found = apart.find(place[1], self.module)
+        said = self.read(found.words).said if isinstance(found, Function) else 0
+        learnt = Learnt(said, frozenset(apart.dependencies), frozenset(apart.loaded))
+        if not self.taught and not apart.met_subject:
+            LEARNT[place] = learnt
+        return learnt
