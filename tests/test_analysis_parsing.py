@@ -9,7 +9,7 @@ from textwrap import dedent, indent
 import pytest
 from stories import findings, model_of
 
-from oomlint.analysis import SyntaxProblem, parsing
+from oomlint.analysis import SyntaxProblem, outline, parsing
 from oomlint.analysis.newer import blank_newer_syntax
 
 # Each text has its one fault in a line of its own that ends with this comment.
