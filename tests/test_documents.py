@@ -61,6 +61,9 @@ NOT_RUN = {
     "oomlint rule ACM": "test_plugins.py installs those rules",
     "oomlint check --select ACM": "test_plugins.py installs those rules",
     "torchrun": "it would run code on several GPUs",
+    "cd editors/vscode": "test_editors_vscode.py builds and packages the extension",
+    "npm ": "test_editors_vscode.py builds and packages the extension",
+    "code --install-extension": "it needs VS Code",
 }
 # Commands of oomlint that run the user's code or go on for ever: their options are checked.
 ONLY_PARSED = {"verify", "measure", "server"}

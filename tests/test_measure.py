@@ -110,3 +110,6 @@ def test_refusals_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print()\n")
     done = measure("-o", "out.json", "train.py", cwd=tmp_path)
     assert done.stderr == "error: out.json exists; give --force to overwrite it\n"
+    done = measure("--fits", "1GiB", "--html", "page.html", "train.py", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: `--html` is the page of one run; leave out `--fits`\n"

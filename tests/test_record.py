@@ -8,11 +8,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
+pytest.importorskip("jsonschema")
 pytest.importorskip("torch")
 
+import jsonschema
 import torch
 
 from oomlint.settings import SettingsFinder

@@ -218,6 +218,8 @@ def check_options(given: dict[str, Any]) -> None:
             raise OomlintError(f"`{option}` runs on the emulated device; leave out `--device cuda`")
     if fits and given["capacity"] is not None:
         raise OomlintError("`--fits` names the capacity; leave out `--capacity`")
+    if fits and given["html"] is not None:
+        raise OomlintError("`--html` is the page of one run; leave out `--fits`")
 
 
 def check_script(file: Path) -> None:
