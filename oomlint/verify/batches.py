@@ -77,17 +77,24 @@ class Fields(dict[str, Any]):
         return self.to("cuda")
 
 
+class Outputs(Fields):
+    """An output that has every part: one that nobody planned is the first."""
+
+    def __missing__(self, key: str) -> Any:
+        return next(iter(self.values()))
+
+
 def tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def built(structure: Any, make: Callable[[str], Any]) -> Any:
+def built(structure: Any, make: Callable[[str], Any], kind: type[Fields] = Fields) -> Any:
     """The structure with something in the place of every name."""
     if isinstance(structure, str):
         return make(structure)
     if isinstance(structure, dict):
-        return Fields({key: built(inner, make) for key, inner in structure.items()})
-    return tuple(built(inner, make) for inner in structure)
+        return kind({key: built(inner, make, kind) for key, inner in structure.items()})
+    return tuple(built(inner, make, kind) for inner in structure)
 
 
 def batch_of(kind: str, size: int = BATCH) -> Any:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from oomlint.verify.batches import built, tensor
+from oomlint.verify.batches import Outputs, built, tensor
 from oomlint.verify.permissive import Permissive
 from oomlint.verify.values_by_name import CLASSES, VOCABULARY, WIDTH
 
@@ -46,7 +46,7 @@ class Network(nn.Module):  # type: ignore[misc]
         given = list(tensors((*args, *kwargs.values())))
         structure = outputs.get(method, "loss" if LOSS.search(method) else method or "output")
         features = self.features(given)
-        return built(structure, lambda name: self.output(name, goal, given, features))
+        return built(structure, lambda name: self.output(name, goal, given, features), Outputs)
 
     def features(self, given: list[torch.Tensor]) -> torch.Tensor:
         """One row a sample, from everything that was given."""
@@ -177,7 +177,7 @@ class Loss(nn.Module):  # type: ignore[misc]
         found = list(tensors((*args, *kwargs.values())))
         loss = compared(found)
         structure = self.plan[0].get("", "loss")
-        return built(structure, lambda name: loss if structure == name else loss * 0.5)
+        return built(structure, lambda name: loss if structure == name else loss * 0.5, Outputs)
 
     def __getattr__(self, name: str) -> Any:
         try:

@@ -12,8 +12,8 @@ class Permissive(int):
     """The number one that is false, can be called, entered and indexed, and has every attribute.
 
     An attribute or a key whose name says what it holds gives a plain value (`lr` a number, `amp`
-    False, `device` the device; words only of what `holds_settings`); any other gives another such
-    object. `asked` collects what was given out, by dotted name.
+    False, `device` the device; words and bools only of what `holds_settings`); any other gives
+    another such object. `asked` collects what was given out, by dotted name.
     """
 
     def __new__(
@@ -27,7 +27,8 @@ class Permissive(int):
         known = vars(self)
         value = plain_value(key, known["own_device"])
         name = f"{known['own_name']}.{key}"
-        if value is None or (isinstance(value, str) and not known["words"]):
+        # Elsewhere such names are as often those of methods: `meter.value`, `engine.train()`.
+        if value is None or (isinstance(value, (str, bool)) and not known["words"]):
             value = Permissive(name, known["asked"], known["own_device"], known["words"])
             known["asked"].setdefault(name, "")
         else:

@@ -250,6 +250,9 @@ def role_for(name: str, found: Uses, annotation: str, played: Played | None) -> 
     """A role and how it is known: annotation, use, then name."""
     last = name.rpartition(".")[2]
     plain = last.strip("_").lower()
+    named = role_of_name(last)
+    if annotation == "Module" and named is Role.CRITERION:
+        return named.value, "its name"
     if annotation in ANNOTATIONS:
         return ANNOTATIONS[annotation], "its annotation"
     is_config = plain in CONFIG_NAMES or plain.endswith(("config", "cfg", "args", "hparams"))
@@ -260,7 +263,8 @@ def role_for(name: str, found: Uses, annotation: str, played: Played | None) -> 
         return DEVICE, "its use" if found.moved_to else "its name"
     if played is not None and played.role is not None and not played.named:
         return played.role.value, "its use"
-    named = role_of_name(last)
+    if named is Role.SCHEDULER and found.indexed and "step" not in found.methods:
+        return UNKNOWN, "nothing"
     if named is not None:
         return named.value, "its name"
     if (found.looped or found.is_iterator) and not found.called:

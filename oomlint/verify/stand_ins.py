@@ -32,10 +32,14 @@ TYPES: dict[str, type] = {"int": int, "float": float, "bool": bool, "str": str}
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """The kind of every tensor by name, and what a call of the model gives (None: as planned)."""
+    """The kind of every tensor by name, and what a call of the model gives (None: as planned).
+
+    With `filled` parameters do not keep their defaults.
+    """
 
     kinds: dict[str, str] = field(default_factory=dict)
     output: Any = None
+    filled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,7 @@ class StoodIn:
     why: str
 
 
-def guesses(parts: Iterable[Part], targets: str = "") -> list[Guess]:
+def guesses(parts: Iterable[Part], targets: str = "", filled: bool = False) -> list[Guess]:
     """Combinations of kinds and outputs, the likeliest first."""
     parts = tuple(parts)
     named: dict[str, tuple[str, ...]] = {}
@@ -66,7 +70,7 @@ def guesses(parts: Iterable[Part], targets: str = "") -> list[Guess]:
     found = []
     for choice in islice(by_rank(sizes), MAX_GUESSES):
         kinds = {name: kinds[at] for (name, kinds), at in zip(named.items(), choice, strict=False)}
-        found.append(Guess(kinds, outputs[choice[-1]]))
+        found.append(Guess(kinds, outputs[choice[-1]], filled))
     return found
 
 
@@ -265,20 +269,16 @@ MAKERS: dict[str, Maker] = {
 }
 
 
-def needed(parts: Iterable[Part], given: Iterable[str]) -> tuple[Part, ...]:
-    """What is to be stood in for: a default stays, but for that of a device."""
+def needed(parts: Iterable[Part], given: Iterable[str], filled: bool) -> tuple[Part, ...]:
+    """What is to be stood in for: a default stays, but for those of devices and of settings."""
     known = set(given)
-    if "self" in known:
-        return tuple(
-            part
-            for part in parts
-            if part.name not in known and "." not in part.name and wanted(part)
-        )
-    return tuple(part for part in parts if part.name not in known and wanted(part))
-
-
-def wanted(part: Part) -> bool:
-    return not part.optional or part.role == DEVICE
+    return tuple(
+        part
+        for part in parts
+        if part.name not in known
+        and (not part.optional or filled or part.role in (DEVICE, CONFIG))
+        and not ("self" in known and part.name.startswith("self."))
+    )
 
 
 def arguments(

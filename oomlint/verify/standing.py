@@ -6,7 +6,7 @@ import ast
 import inspect
 import types
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from oomlint.verify import stand_ins, trials
@@ -40,11 +40,14 @@ class Standing:
             self.cls = getattr(self.cls or module, name)
         bound = inspect.signature(function).bind_partial(*self.args, **self.kwargs)
         self.given = dict(bound.arguments)
-        self.parts = stand_ins.needed(plan.parts, self.given)
+        self.parts = self.needed(filled=False)
+
+    def needed(self, filled: bool) -> tuple[Part, ...]:
+        return stand_ins.needed(self.plan.parts, self.given, filled)
 
     def call_of(self, guess: Guess, count: int) -> tuple[Callable[[], Any], Builder]:
         builder = Builder(guess, count, self.cls)
-        values = builder.build(self.parts, self.given)
+        values = builder.build(self.needed(guess.filled), self.given)
         args, kwargs = stand_ins.arguments(self.function, values, self.args, self.kwargs)
         return lambda: self.function(*args, **kwargs), builder
 
@@ -56,9 +59,14 @@ class Standing:
 
         rows = self.plan.rows
         trial = trials.Trial(call, self.target.file, rows, recorder, note, patience)
-        guess, outcome = trials.first_that_runs(
-            trial, stand_ins.guesses(self.parts, self.plan.targets)
-        )
+        tried = stand_ins.guesses(self.parts, self.plan.targets)
+        guess, outcome = trials.first_that_runs(trial, tried)
+        if not outcome.will_do(rows) and "NoneType" in outcome.message:
+            # It asks too much of a default.
+            tried = stand_ins.guesses(self.needed(filled=True), self.plan.targets, filled=True)
+            again, better = trials.first_that_runs(trial, tried)
+            if better.rank(rows) > outcome.rank(rows):
+                guess, outcome = again, better
         if outcome.is_good(rows) or outcome.will_do(rows):
             return guess
         if outcome.end == trials.RETURNED:
@@ -106,7 +114,7 @@ def as_entry(guess: Guess) -> dict[str, Any]:
 
 
 def from_entry(entry: dict[str, Any]) -> Guess:
-    return replace(Guess(), kinds=dict(entry["kinds"]), output=entry["output"])
+    return Guess(**entry)
 
 
 def said(builder: Builder) -> list[tuple[str, str, str]]:

@@ -42,6 +42,7 @@ class Uses:
     handed: list[tuple[Function, str]] = field(default_factory=list)  # on to a parameter of these
     moved_to: bool = False  # it is where something is moved to
     is_iterator: bool = False  # `next` is called on it
+    indexed: bool = False  # by something that is computed
     fed: set[str] = field(default_factory=set)  # what is called with it
 
 
@@ -68,6 +69,8 @@ class Reader:
                     found.keys.append(key)
                 elif isinstance(key, int):
                     found.positions.add(key)
+            case ast.Subscript(value=value) if written(value) == name:
+                found.indexed = True
             case ast.Assign(targets=[ast.Tuple() | ast.List() as pattern], value=value) if (
                 written(moved(value)) == name
             ):
@@ -162,7 +165,7 @@ class Reader:
             return {key: key for key in found.keys}
         if found.positions and not is_part:
             return [f"{name}{number}" for number in range(max(2, max(found.positions) + 1))]
-        fields = found.attributes - OF_TENSORS - OF_MAPPINGS
+        fields = found.attributes - found.methods - OF_TENSORS - OF_MAPPINGS
         if fields:
             return {key: key for key in sorted(fields)}
         if found.spread or found.methods & {"items", "keys"}:
@@ -210,10 +213,10 @@ class Reader:
             return [written(part) or "output" for part in found.patterns[0].elts]
         if found.keys:
             return {key: key for key in found.keys}
-        fields = found.attributes - OF_TENSORS - OF_MAPPINGS
+        fields = found.attributes - found.methods - OF_TENSORS - OF_MAPPINGS
         if fields:
             return {key: key for key in sorted(fields)}
-        if found.methods & {"values", "items", "keys"}:
+        if found.methods & {"values", "items", "keys"} or name.endswith("dict"):
             return {key: key for key in ("loss_one", "loss_two")}
         return name or "output"
 

@@ -11,6 +11,7 @@ BATCH, CLASSES, VOCABULARY, LENGTH, WIDTH, SIDE = 16, 10, 32, 16, 64, 32
 # The first pattern that a name matches; None is a name that says nothing.
 SETTINGS: tuple[tuple[str, Any], ...] = (
     (r"device(_?ids?)?$|^dev$|^gpu$", "device"),
+    (r"warm_?up|^(cur\w*_|global_|this_)?(epoch|step|iter|iteration|it|ep)$|batch_?idx", 0),
     (r"local_rank|global_rank|(^|_)rank$|gpu_id|start_|_start$|seed|num_workers|patience", 0),
     (r"world_size|num_gpus?|n_gpus?$|ngpus|nprocs", 1),
     (r"accum|iter_size|update_freq|subdivisions", 2),
@@ -33,7 +34,7 @@ SETTINGS: tuple[tuple[str, Any], ...] = (
     (r"hidden|embed|d_model|n_embd|feature|latent|z_?dim|nz$|noise|(^|_)dim$|width", WIDTH),
     (r"(img|image|input|crop|resize|patch)_?(size|dim)|resolution|height", SIDE),
     (r"(^|_)(freq|interval|every|period)|(print|log|save|eval|disp)_(freq|step|iter|every)", 10),
-    (r"epochs?$|^ep$|(^|_)iter(ation)?s?$|(^|_)steps?$|(num|n|max|total)_", 1),
+    (r"epochs?$|(^|_)iter(ation)?s?$|(^|_)steps?$|(num|n|max|total)_", 4),
     (r"path|dir$|directory|folder|(^|_)file(name)?$|root$|save_to|checkpoint$|ckpt", "path"),
     (r"name$|mode$|type$|split$|prefix|suffix|title|header|desc|phase|stage|task|arch$", "text"),
 )
