@@ -14,6 +14,18 @@ pytest.importorskip("torch")
 # Each case: code that ends in an expression, and its value as text.
 CASES = {
     "factory": ("torch.zeros(3, device='cuda').device", "cuda:0"),
+    "remainder by a number": (
+        "x = torch.tensor([7, 8, 9]).cuda(); ((x % 4).tolist(), (x % 2.5).dtype, x.is_cuda)",
+        "([3, 0, 1], torch.float32, True)",
+    ),
+    "bits with a number": (
+        "x = torch.tensor([6, 5]).cuda(); y = (1 << x) & 96; y |= 1; (y.tolist(), y.device.type)",
+        "([65, 33], 'cuda')",
+    ),
+    "remainder without gradients": (
+        "with torch.inference_mode(): y = torch.fmod(torch.tensor([7.0]).cuda(), 4)\ny.tolist()",
+        "[3.0]",
+    ),
     "factory on the host": ("torch.zeros(3).device", "cpu"),
     "tensor": ("torch.tensor([1.0], device='cuda', requires_grad=True).is_cuda", "True"),
     "tensor with requires_grad": (

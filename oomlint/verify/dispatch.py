@@ -143,15 +143,18 @@ class Sight:
         if func is ADDS and state.backward and sums_gradients(*args):
             func = ADDS_IN_PLACE
         run = multiplied if func in PRODUCTS else apply
+        called = func
+        if any(type(args[at]) in NUMBERS for at in tensors_of(func) if at < len(args)):
+            called = func.overloadpacket  # a composed operator calls it with a wrapped number
         try:
             with torch._C._ExcludeDispatchKeyGuard(KEYS):
                 if self.device.runner is not None:
                     result = self.device.runner(func, asked, args, kwargs)
                 else:
-                    result = run(func, args, kwargs)
+                    result = run(called, args, kwargs)
         except NotImplementedError:
             with torch._C._ExcludeDispatchKeyGuard(KEYS):
-                result = widened(func, args, kwargs)
+                result = widened(called, args, kwargs)
         except RuntimeError as error:
             self.explain(error, asked, args, kwargs)
             raise
@@ -215,6 +218,19 @@ class Sight:
         # Composed operators and formulas of the backward pass make tensors out of nothing, where
         # their arguments are by the CPU's name. Python itself always says whether memory is pinned.
         return (state.within or state.backward) and not given and "pin_memory" not in kwargs
+
+
+NUMBERS = frozenset((int, float, bool, complex))
+
+
+@functools.cache
+def tensors_of(func: Any) -> tuple[int, ...]:
+    """Positions at which an operator takes tensors and cannot take Python's numbers for them."""
+    if torch._C._should_allow_numbers_as_tensors(func._schema.name.partition("::")[2]):
+        return ()
+    tensors = torch._C.TensorType.get()
+    schema = enumerate(func._schema.arguments)
+    return tuple(at for at, argument in schema if argument.type.isSubtypeOf(tensors))
 
 
 def sums_gradients(first: Any, second: Any, *_: Any) -> bool:
