@@ -97,28 +97,35 @@ def kill(pid: int) -> None:
 
 
 def die_with_parent() -> None:
-    """Linux: this process ends when the one that started it does; its orphans come to it."""
+    """Linux: this process ends when the one that started it does."""
+    set_process(PR_SET_PDEATHSIG, signal.SIGKILL)
+    adopt_orphans()
+
+
+def adopt_orphans() -> None:
+    """Linux: what descends from this process and loses its parent becomes its own child."""
+    set_process(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def set_process(option: int, value: int) -> None:
     if sys.platform != "linux":
         return
-    try:
-        libc = ctypes.CDLL(None)
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
-    except (OSError, AttributeError):
-        return
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(option, value)
 
 
-def end_children() -> None:
-    """Kills what this process has started, directly or not."""
-    own = os.getpid()
+def end_children(but: Iterable[int] = ()) -> None:
+    """Kills what this process has started, directly or not, but for some children and theirs."""
+    own, kept = os.getpid(), set(but)
     try:
         tasks = list(Path(f"/proc/{own}/task").iterdir())
-        if not any((task / "children").read_bytes().strip() for task in tasks):
+        children = {int(pid) for task in tasks for pid in (task / "children").read_bytes().split()}
+        if children <= kept:
             return
     except OSError:
         pass  # a kernel that does not tell is asked about every process
     found = {own}
-    everything = processes()
+    everything = [one for one in processes() if one.pid not in kept]
     count = 0
     while count != len(found):
         count = len(found)

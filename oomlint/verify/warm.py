@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from oomlint.verify.descent import adopt_orphans, end_children
+
 DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 # What a process reads only while it starts or while torch loads: it must be as the run wants it.
 EARLY = tuple(
@@ -197,17 +199,20 @@ def serve(fd: int, modules: list[str]) -> NoReturn:
         os.set_blocking(end, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(bell, warn_on_full_buffer=False)
+    adopt_orphans()
+    forks: set[int] = set()
     try:
         while True:
             ready, _, _ = select.select([line.fileno(), ears], [], [])
             if ears in ready:
                 os.read(ears, MESSAGE)
-                tell_of_ends(line)
+                tell_of_ends(line, forks)
             if line.fileno() in ready:
                 message, fds, _, _ = socket.recv_fds(line, MESSAGE, 3)
                 if not message:
                     os._exit(0)
                 pid = os.fork()
+                forks.add(pid)
                 if pid == 0:
                     signal.set_wakeup_fd(-1)
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -222,9 +227,12 @@ def serve(fd: int, modules: list[str]) -> NoReturn:
         os._exit(0)
 
 
-def tell_of_ends(line: socket.socket) -> None:
+def tell_of_ends(line: socket.socket, forks: set[int]) -> None:
+    """What a fork leaves behind comes to this process, and is killed before its end is told."""
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            forks.discard(ended[0])
+            end_children(forks)
             line.send(f"ended {ended[0]} {os.waitstatus_to_exitcode(ended[1])}".encode())
 
 
