@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from oomlint.cli.verify import GPUS
+from oomlint.cli.runs import GPUS
 from oomlint.verify.allocator_settings import AllocatorSettings, from_environment, parse
 from oomlint.verify.profiles import PROFILES, SHARED
 from oomlint.verify.record import FINISHED, RAISED

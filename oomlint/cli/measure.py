@@ -13,8 +13,23 @@ from typing import Any
 import click
 
 from oomlint.cli import global_options, wants_color
+from oomlint.cli.runs import (
+    GPUS,
+    PASSED_ON,
+    Size,
+    capacity_option,
+    device_option,
+    file_option,
+    force_option,
+    gpu_option,
+    host_memory_option,
+    python_option,
+    quiet_option,
+    seed_option,
+    writes_option,
+)
 from oomlint.cli.snapshot import SUFFIXES, show_snapshot
-from oomlint.cli.verify import GPUS, Size, progress
+from oomlint.cli.verify import progress
 from oomlint.cli.written import html_option, refuse_to_overwrite, write_file, write_page
 from oomlint.errors import OomlintError
 
@@ -49,13 +64,7 @@ class Room(click.ParamType):  # type: ignore[type-arg]
             self.fail(f"`{value}` is neither a size such as 24GiB nor one of {gpus}", param, ctx)
 
 
-@click.command(
-    context_settings={
-        "help_option_names": ["-h", "--help"],
-        "ignore_unknown_options": True,
-        "allow_interspersed_args": False,
-    }
-)
+@click.command(context_settings=PASSED_ON)
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
 @click.option(
@@ -63,7 +72,7 @@ class Room(click.ParamType):  # type: ignore[type-arg]
     type=click.IntRange(1),
     help="Stop after so many optimizer steps (with --fits: 3).",
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Random seed.")
+@seed_option
 @click.option(
     "--timeout",
     type=click.FloatRange(0, min_open=True),
@@ -71,20 +80,10 @@ class Room(click.ParamType):  # type: ignore[type-arg]
     show_default=True,
     help="Seconds that a run may take.",
 )
-@click.option("--memory-limit", type=Size(), help="Host memory that a run may take: 8GiB.")
-@click.option(
-    "--device",
-    type=click.Choice(["auto", "cuda", "emulated"]),
-    default="auto",
-    show_default=True,
-    help="Where to measure; `auto` takes cuda where torch sees one.",
-)
-@click.option(
-    "--gpu",
-    type=click.Choice(GPUS, case_sensitive=False),
-    help="What the emulated device stands for, cuBLAS workspaces included.",
-)
-@click.option("--capacity", type=Size(), help="Memory of the emulated device: 24GiB.")
+@host_memory_option
+@device_option
+@gpu_option
+@capacity_option
 @click.option(
     "--fits",
     type=Room(),
@@ -112,12 +111,8 @@ class Room(click.ParamType):  # type: ignore[type-arg]
     metavar="NUMBER",
     help="With --shapes-only: what a number is that the script reads from a tensor.",
 )
-@click.option(
-    "--allow-writes",
-    is_flag=True,
-    help="Let the script write its files; else they go to a temporary folder.",
-)
-@click.option("--python", help="The interpreter that runs the script (default: this one).")
+@writes_option
+@python_option
 @click.option(
     "--output-format",
     type=click.Choice(["table", "json"]),
@@ -125,12 +120,10 @@ class Room(click.ParamType):  # type: ignore[type-arg]
     show_default=True,
     help="How the measurement is written.",
 )
-@click.option(
-    "-o", "--output-file", type=click.Path(path_type=Path), help="Write the JSON to a file."
-)
+@file_option
 @html_option
-@click.option("-f", "--force", is_flag=True, help="Overwrite files of results.")
-@click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
+@force_option
+@quiet_option
 @global_options
 @click.pass_context
 def measure(ctx: click.Context, /, file: Path, arguments: tuple[str, ...], **given: Any) -> int:

@@ -6,7 +6,6 @@ import ast
 import contextlib
 import json
 import os
-import re
 import shutil
 import signal
 import sys
@@ -19,38 +18,24 @@ from typing import Any
 import click
 
 from oomlint.cli import global_options, wants_color
+from oomlint.cli.runs import (
+    PASSED_ON,
+    capacity_option,
+    device_option,
+    file_option,
+    force_option,
+    gpu_option,
+    host_memory_option,
+    python_option,
+    quiet_option,
+    seed_option,
+    writes_option,
+)
 from oomlint.cli.written import html_option, refuse_to_overwrite, write_file, write_page
 from oomlint.errors import OomlintError
 
-# The profiles of the emulated device, which are not imported for a help text.
-GPUS = (
-    *("A10G", "A100", "A100-40GB", "H100", "H200", "L4", "L40S"),
-    *("RTX3090", "RTX4090", "T4", "V100"),
-)
-UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 
-
-class Size(click.ParamType):  # type: ignore[type-arg]
-    """`4GiB`, `512M` or a number of bytes."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> int:
-        if isinstance(value, int):
-            return value
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", str(value).strip().lower())
-        if match is None:
-            self.fail(f"`{value}` is no size such as 4GiB, 512MiB or 1000000", param, ctx)
-        return int(float(match[1]) * UNITS[match[2]])
-
-
-@click.command(
-    context_settings={
-        "help_option_names": ["-h", "--help"],
-        "ignore_unknown_options": True,
-        "allow_interspersed_args": False,
-    }
-)
+@click.command(context_settings=PASSED_ON)
 @click.argument("target", required=False, metavar="FILE[::FUNCTION]")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
 @click.option("-m", "module", metavar="MODULE", help="Run a module, as `python -m` does.")
@@ -67,7 +52,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]
     help="Measure the findings of this file, which the script or module imports.",
 )
 @click.option("--steps", type=click.IntRange(1), default=6, show_default=True, help="Steps a run.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Random seed.")
+@seed_option
 @click.option(
     "--timeout",
     type=click.FloatRange(0, min_open=True),
@@ -75,7 +60,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]
     show_default=True,
     help="Seconds that a run may take.",
 )
-@click.option("--memory-limit", type=Size(), help="Host memory that a run may take: 8GiB.")
+@host_memory_option
 @click.option(
     "--only", multiple=True, metavar="CODE", help="Measure the findings of these rules only."
 )
@@ -92,13 +77,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]
     default=True,
     help="Measure every fix by itself (default), or all of them at once.",
 )
-@click.option(
-    "--device",
-    type=click.Choice(["auto", "cuda", "emulated"]),
-    default="auto",
-    show_default=True,
-    help="Where to measure; `auto` takes cuda where torch sees one.",
-)
+@device_option
 @click.option(
     "--ranks",
     type=click.IntRange(1, 8),
@@ -106,26 +85,16 @@ class Size(click.ParamType):  # type: ignore[type-arg]
     show_default=True,
     help="Processes that run the script together, as under torchrun.",
 )
-@click.option(
-    "--gpu",
-    type=click.Choice(GPUS, case_sensitive=False),
-    help="What the emulated device stands for, cuBLAS workspaces included.",
-)
-@click.option("--capacity", type=Size(), help="Memory of the emulated device: 24GiB.")
-@click.option(
-    "--allow-writes",
-    is_flag=True,
-    help="Let the script write its files; else they go to a temporary folder.",
-)
-@click.option("--python", help="The interpreter that runs the script (default: this one).")
+@gpu_option
+@capacity_option
+@writes_option
+@python_option
 @click.option("--json", "as_json", is_flag=True, help="Print the measurement as JSON.")
-@click.option(
-    "-o", "--output-file", type=click.Path(path_type=Path), help="Write the JSON to a file."
-)
+@file_option
 @html_option
-@click.option("-f", "--force", is_flag=True, help="Overwrite files of results.")
+@force_option
 @click.option("-e", "--exit-zero", is_flag=True, help="Exit with 0 whatever the verdicts.")
-@click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
+@quiet_option
 @click.option("-v", "--verbose", is_flag=True, help="Say off a terminal, too, what is being run.")
 @global_options
 @click.pass_context

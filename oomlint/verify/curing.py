@@ -232,7 +232,7 @@ class Sgd(Built):
         optimizer._patch_step_function()
 
 
-class Accumulation(Cure):
+class Accumulation(Built):
     """Only every so many steps of an optimizer happen, and gradients add up in between."""
 
     def __init__(self, every: int) -> None:
@@ -240,18 +240,13 @@ class Accumulation(Cure):
         self.attempts = 0
 
     def install(self) -> None:
-        optimizer: Any = torch.optim.Optimizer
-        base = optimizer.__init__
-
-        @functools.wraps(base)
-        def made(this: Any, *args: Any, **kwargs: Any) -> None:
-            base(this, *args, **kwargs)
-            if "step" not in vars(this):
-                self.wrap(this)
-
-        optimizer.__init__ = made
+        super().install()
         for owner in (torch.optim.Optimizer, torch.nn.Module):
             self.patch_zeroing(owner)
+
+    def change(self, optimizer: Any) -> None:
+        if "step" not in vars(optimizer):
+            self.wrap(optimizer)
 
     def wrap(self, optimizer: Any) -> None:
         plain = type(optimizer).step

@@ -233,10 +233,17 @@ def tensors_of(func: Any) -> tuple[int, ...]:
     return tuple(at for at, argument in schema if argument.type.isSubtypeOf(tensors))
 
 
-def sums_gradients(first: Any, second: Any, *_: Any) -> bool:
+def sums_gradients(
+    first: Any,
+    second: Any,
+    *_: Any,
+    owners: int = OWNERS,
+    storage_owners: int = STORAGE_OWNERS,
+) -> bool:
     """Whether autograd adds to a gradient that nothing else holds, which it then does in place.
 
-    It takes the tag of a storage for another owner, so that here it asks for a new tensor.
+    It takes the tag of a storage for another owner, so that here it asks for a new tensor. The
+    numbers are the owners, of the tensor and of its storage, that a gradient has on its way here.
     """
     return (
         sys._getframe(2).f_code.co_name == ENGINE
@@ -245,8 +252,8 @@ def sums_gradients(first: Any, second: Any, *_: Any) -> bool:
         and first.dtype == second.dtype
         and not torch.is_grad_enabled()
         and dense(first)
-        and first._use_count() <= OWNERS
-        and torch._C._storage_Use_Count(first.untyped_storage()._cdata) <= STORAGE_OWNERS
+        and first._use_count() <= owners
+        and torch._C._storage_Use_Count(first.untyped_storage()._cdata) <= storage_owners
     )
 
 

@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def console_on(out: TextIO, *, terminal: bool, color: bool, width: int | None) -> Console:
+    """What writes for a terminal, or plain and always as wide for a pipe."""
+    from rich.console import Console
+
+    return Console(
+        file=out,
+        width=width if terminal else 120,
+        force_terminal=color,
+        color_system="standard" if color else None,
+        highlight=False,
+        emoji=False,
+        markup=False,
+    )
 
 
 class Drawing:
     """Collects what is to be shown; columns after the first stand at the right."""
 
     def __init__(self, *, terminal: bool, color: bool, width: int | None) -> None:
-        from rich.console import Console
-
         self.terminal = terminal
         self.out = io.StringIO()
-        self.console = Console(
-            file=self.out,
-            width=width if terminal else 120,
-            force_terminal=color,
-            color_system="standard" if color else None,
-            highlight=False,
-            emoji=False,
-            markup=False,
-        )
+        self.console = console_on(self.out, terminal=terminal, color=color, width=width)
 
     def sentence(self, text: str, style: str = "") -> None:
         self.console.print(text, style=style or None, soft_wrap=True)

@@ -23,10 +23,9 @@ from oomlint.verify.device import CUDA, KEY, Device, on_device, tensors_in
 from oomlint.verify.dispatch import (
     ADDS,
     ADDS_IN_PLACE,
-    ENGINE,
     READS_NUMBER,
     Sight,
-    dense,
+    sums_gradients,
 )
 from oomlint.verify.user_lines import Places
 
@@ -202,7 +201,12 @@ class ShapesMode(TorchDispatchMode):  # type: ignore[misc]
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         state = self.device.state
-        if func is ADDS and state.backward and not state.paused and sums_gradients(*args):
+        if (
+            func is ADDS
+            and state.backward
+            and not state.paused
+            and sums_gradients(*args, owners=OWNERS, storage_owners=STORAGE_OWNERS)
+        ):
             func = ADDS_IN_PLACE
         self.sight.parts[func] = None  # seen whole: its parts would not come by here
         return self.sight.dispatch(func, *args, **(kwargs or {}))
@@ -212,22 +216,8 @@ class ShapesMode(TorchDispatchMode):  # type: ignore[misc]
         return False
 
 
-# Of a gradient on its way here, where nothing else holds it.
+# As `dispatch` has them: on its way through a mode a gradient has one more.
 OWNERS, STORAGE_OWNERS = 4, 2
-
-
-def sums_gradients(first: Any, second: Any, *_: Any) -> bool:
-    """Whether autograd adds to a gradient that nothing else holds, as in `dispatch`."""
-    return (
-        sys._getframe(2).f_code.co_name == ENGINE
-        and isinstance(second, torch.Tensor)
-        and first.shape == second.shape
-        and first.dtype == second.dtype
-        and not torch.is_grad_enabled()
-        and dense(first)
-        and first._use_count() <= OWNERS
-        and torch._C._storage_Use_Count(first.untyped_storage()._cdata) <= STORAGE_OWNERS
-    )
 
 
 def apply_to_all(module: Any, function: Callable[[Any], Any], recurse: bool = True) -> Any:

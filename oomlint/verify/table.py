@@ -10,6 +10,7 @@ from oomlint.verify.compare import (
     Summary,
     summarise,
 )
+from oomlint.verify.drawing import console_on
 from oomlint.verify.losses import Losses
 from oomlint.verify.record import ITERATION, Run
 from oomlint.verify.series import size
@@ -116,20 +117,11 @@ def draw(report: Report, *, terminal: bool, color: bool, width: int | None) -> s
     import io
 
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     out = io.StringIO()
-    console = Console(
-        file=out,
-        width=width if terminal else 120,
-        force_terminal=color,
-        color_system="standard" if color else None,
-        highlight=False,
-        emoji=False,
-        markup=False,
-    )
+    console = console_on(out, terminal=terminal, color=color, width=width)
     table = Table(
         box=box.SIMPLE_HEAD if terminal else None, pad_edge=False, show_edge=False, expand=False
     )
