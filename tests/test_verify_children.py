@@ -106,6 +106,25 @@ with open({pids!r}, "w") as file:
 """
 
 
+WATCHES_ITS_WORKERS = """\
+import os, signal, time
+def lost(number, frame):
+    raise RuntimeError("a worker was killed")
+if os.fork() == 0:
+    time.sleep(600)
+signal.signal(signal.SIGCHLD, lost)
+kill = os.kill
+os.kill = lambda *which: (kill(*which), time.sleep(0.5))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are followed through /proc")
+def test_the_end_of_its_workers_is_no_fault_of_a_script(tmp_path: Path) -> None:
+    """As torch does, which asks at each SIGCHLD whether a worker of a loader has failed."""
+    found = run(tmp_path, WATCHES_ITS_WORKERS + TRAINS.format(steps=10**9), steps=2, writes=True)
+    assert (len(found.steps), found.ending.kind) == (2, STOPPED)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are followed through /proc")
 @pytest.mark.parametrize("end", ["", "os._exit(3)", "import time; time.sleep(600)"])
 def test_nothing_that_a_script_started_outlives_it(end: str, tmp_path: Path) -> None:

@@ -28,14 +28,18 @@ def watch(options: Options) -> None:
     changes = watcher()
     finder, _ = settings_of(options)
     folders = watched(options.paths or (".",), finder)
-    run(options, "Checked")
-    for changed in changes(
+    seen = changes(
         *folders,
         watch_filter=lambda change, path: matters(path),
         step=SETTLE_MS,
         debounce=10 * SETTLE_MS,
+        rust_timeout=SETTLE_MS,
+        yield_on_timeout=True,
         raise_interrupt=True,
-    ):
+    )
+    next(seen)  # from here on changes are kept, those during a check, too
+    run(options, "Checked")
+    for changed in filter(None, seen):
         names = sorted({os.path.relpath(path) for _, path in changed})
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         run(options, f"{names[0]}{more} changed")

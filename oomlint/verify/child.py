@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
 import os
 import random
+import signal
 import sys
+import threading
 import time
 import traceback
 import warnings
@@ -68,6 +71,8 @@ class Journal:
     def __init__(self, path: str, peers: tuple[str, ...] = ()) -> None:
         self.peers = peers
         self.closing: list[Callable[[], str]] = []  # what is written before the last line
+        self.ended = False
+        self.lock = threading.RLock()  # held to the end by who ends the process
         self.path = path
         self.open()
 
@@ -86,19 +91,31 @@ class Journal:
         os.write(self.file, line.encode("utf-8") + b"\n")
 
     def end(self, ending: Ending) -> NoReturn:
-        """Ends the process at once: no exit handler, no other thread and no worker runs on."""
-        for line in self.closing:
-            self.write(line())
-        self.write(record.dump({"ending": asdict(ending), "moment": time.time()}))
+        """Ends the process at once: no exit handler, no other thread and no worker runs on.
+
+        The first ending counts: handlers of the script may raise while its processes are ended.
+        """
+        self.lock.acquire()
+        if not self.ended:
+            for line in self.closing:
+                self.write(line())
+            self.write(record.dump({"ending": asdict(ending), "moment": time.time()}))
+            self.ended = True
+            self.say_goodbye(ending)
+        end_children()
+        os._exit(0)
+
+    def say_goodbye(self, ending: Ending) -> None:
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
             except (OSError, ValueError, AttributeError):
                 continue
+        # torch's own handler takes the end of a loader's worker for a fault.
+        with contextlib.suppress(ValueError):
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         if ending.kind in (record.STOPPED, record.FINISHED):
             stay_for(self.peers)
-        end_children()
-        os._exit(0)
 
 
 def main(path: str) -> NoReturn:
