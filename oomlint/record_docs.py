@@ -11,7 +11,8 @@ INTRODUCTION = (
     "# The record of a measurement",
     "`oomlint verify --json FILE` and `oomlint measure --output-format json FILE` print one JSON"
     " document for each run of the command, `-o` writes it to a file, and `--html` shows the same"
-    " as a page. `oomlint measure SNAPSHOT.pickle` makes one of a recording of torch.cuda.memory."
+    " as a page. `oomlint measure SNAPSHOT.pickle` makes one of a recording of torch.cuda.memory,"
+    " `oomlint measure --fits` one of its answer."
     " [record.schema.json](../oomlint/verify/record.schema.json) is its JSON schema, from which"
     " this page is made; it is installed with oomlint.",
     "`version` rises when a field goes away or comes to mean something else. New fields may come"

@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("jsonschema")
 pytest.importorskip("torch")
+
+from record_schema import VALIDATOR, undescribed
 
 MIB = 1024**2
 SCRIPT = """
@@ -60,15 +63,19 @@ def fits(tmp_path: Path, text: str, *arguments: str) -> dict[str, Any]:
     )
     assert done.stdout, done.stderr
     assert done.stderr == ""
-    return dict(json.loads(done.stdout))
+    found = json.loads(done.stdout)
+    VALIDATOR.validate(found)
+    assert not list(undescribed(found, VALIDATOR.schema))
+    return dict(found)
 
 
 def possible(found: dict[str, Any], capacity: int) -> float:
     """The batch for which the requested bytes alone would fill the capacity."""
     first, last = found["runs"][0], found["runs"][-1]
-    rise = last["requested_peak"] - first["requested_peak"]
+    least, most = (one["holdings"]["requested_peak"] for one in (first, last))
+    rise = most - least
     slope = rise / (last["batch"] - first["batch"])
-    return float(first["batch"] + (capacity - first["requested_peak"]) / slope)
+    return float(first["batch"] + (capacity - least) / slope)
 
 
 def test_the_largest_batch_fits_and_one_more_does_not(tmp_path: Path) -> None:
@@ -81,8 +88,8 @@ def test_the_largest_batch_fits_and_one_more_does_not(tmp_path: Path) -> None:
     assert (trials[largest]["fits"], trials[largest + 1]["fits"]) == (True, False)
     # What the model said of it is what the run then held.
     predicted = found["predicted"]
-    assert predicted["requested"] == trials[largest]["requested_peak"]
-    assert predicted["reserved"] == trials[largest]["reserved_peak"] <= 200 * MIB
+    assert predicted["requested"] == trials[largest]["holdings"]["requested_peak"]
+    assert predicted["reserved"] == trials[largest]["holdings"]["reserved_peak"] <= 200 * MIB
 
 
 def test_a_loader_is_changed_where_nothing_else_is_and_its_data_repeated(tmp_path: Path) -> None:

@@ -15,11 +15,12 @@ pytest.importorskip("torch")
 
 import jsonschema
 import torch
+from record_schema import VALIDATOR, undescribed
 
 from oomlint.settings import SettingsFinder
 from oomlint.verify import Report, verify_file
 from oomlint.verify.compare import Summary
-from oomlint.verify.document import SCHEMA, document, measure_document, snapshot_document
+from oomlint.verify.document import document, measure_document, snapshot_document
 from oomlint.verify.holdings import KINDS, Holdings
 from oomlint.verify.ledger import Held
 from oomlint.verify.losses import Losses
@@ -43,7 +44,6 @@ for step in range(9):
     optimizer.step()
     kept.append(model(batch).mean())
 """
-VALIDATOR = jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text("utf-8")))
 
 
 @pytest.fixture(scope="module")
@@ -117,26 +117,7 @@ def test_documents_are_what_the_schema_says_and_every_field_is_described(
     for found in documents(report, tmp_path):
         text = json.dumps(found, allow_nan=False)
         VALIDATOR.validate(json.loads(text))
-        assert not list(undescribed(json.loads(text), VALIDATOR.schema, ""))
-
-
-def undescribed(value: Any, schema: dict[str, Any], place: str) -> Iterator[str]:
-    """Fields of a document that the schema does not know."""
-    if "$ref" in schema:
-        schema = VALIDATOR.schema["$defs"][schema["$ref"].rpartition("/")[2]]
-    if "anyOf" in schema:
-        schema = schema["anyOf"][0]
-        yield from undescribed(value, schema, place) if value is not None else ()
-        return
-    if isinstance(value, dict) and "properties" in schema:
-        for key, item in value.items():
-            if key not in schema.get("properties", {}):
-                yield f"{place}.{key}"
-            else:
-                yield from undescribed(item, schema["properties"][key], f"{place}.{key}")
-    elif isinstance(value, list) and "items" in schema:
-        for item in value:
-            yield from undescribed(item, schema["items"], f"{place}[]")
+        assert not list(undescribed(json.loads(text), VALIDATOR.schema))
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,11 @@ class Room(click.ParamType):  # type: ignore[type-arg]
     help="With --fits: a batch that should fit; what could make it fit is run.",
 )
 @click.option(
+    "--budget",
+    is_flag=True,
+    help="Compare what was held with the textbook's formula, part by part.",
+)
+@click.option(
     "--shapes-only",
     is_flag=True,
     help="Run without values, for models larger than this machine's memory.",
@@ -140,6 +145,8 @@ def measure(ctx: click.Context, /, file: Path, arguments: tuple[str, ...], **giv
     output, as_json = given["output_file"], given["output_format"] == "json"
     refuse_to_overwrite((output, given["html"]), given["force"])
     if file.suffix in SUFFIXES:
+        if given["budget"]:
+            raise OomlintError(f"{file} does not tell what `--budget` asks; name a script")
         return show_snapshot(file, given, given["color"] or (ctx.obj or {}).get("color"))
     color = wants_color(given["color"] or (ctx.obj or {}).get("color"), sys.stdout)
     with progress(given["quiet"]) as watch:
@@ -211,6 +218,8 @@ def check_options(given: dict[str, Any]) -> None:
             raise OomlintError(f"`{option}` runs on the emulated device; leave out `--device cuda`")
     if fits and given["capacity"] is not None:
         raise OomlintError("`--fits` names the capacity; leave out `--capacity`")
+    if fits and given["budget"]:
+        raise OomlintError("`--budget` is about one run; leave out `--fits`")
     if fits and given["html"] is not None:
         raise OomlintError("`--html` is the page of one run; leave out `--fits`")
 
@@ -226,7 +235,7 @@ def check_script(file: Path) -> None:
 def probe_of(given: dict[str, Any]) -> Any:
     from oomlint.verify.probe import Probe
 
-    return Probe(shapes=given["shapes_only"], assumed=given["assume"])
+    return Probe(stock=given["budget"], shapes=given["shapes_only"], assumed=given["assume"])
 
 
 def limits_of(given: dict[str, Any]) -> Any:

@@ -11,6 +11,7 @@ from pathlib import Path
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from oomlint.verify import curing, record, trace
+from oomlint.verify.inventory import Inventory
 from oomlint.verify.loaders import Loaders
 from oomlint.verify.probe import Notes, Probe
 from oomlint.verify.probing import Source
@@ -29,6 +30,9 @@ class Changes:
         self.loaders = Loaders(probe.batch, probe.enough)
         self.loaders.install()
         self.cures = curing.install(probe.remedies, probe.every)
+        self.inventory = Inventory() if probe.stock else None
+        if self.inventory is not None:
+            self.inventory.install()
         self.moments = [time.process_time()]
         register_optimizer_step_post_hook(self.after_step)
 
@@ -46,5 +50,6 @@ class Changes:
         if self.trace is not None:
             self.trace.save(trace.beside(self.out))
         changed = sum(cure.changed for cure in self.cures)
-        notes = Notes(self.loaders.first, self.step_seconds(), changed)
+        facts = self.inventory.facts() if self.inventory is not None else None
+        notes = Notes(self.loaders.first, self.step_seconds(), changed, facts)
         return record.dump({"notes": asdict(notes)})

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import oomlint
-from oomlint.verify import Measured, Report
+from oomlint.verify import Measured, Report, budget_table
 from oomlint.verify.attribution import Growth, growing, peak_span
+from oomlint.verify.budget import budget_of
 from oomlint.verify.compare import summarise
 from oomlint.verify.holdings import OTHER, confidence
 from oomlint.verify.ledger import Held, Span
@@ -35,7 +36,7 @@ def document(report: Report) -> dict[str, Any]:
 
 def measure_document(found: Measurement) -> dict[str, Any]:
     """What `oomlint measure` measured: one run of a script."""
-    limits = asdict(found.limits)
+    limits, budget = asdict(found.limits), budget_of(found)
     if limits["steps"] == TO_THE_END:
         limits["steps"] = None
     return {
@@ -43,6 +44,7 @@ def measure_document(found: Measurement) -> dict[str, Any]:
         "arguments": list(found.argv),
         "limits": limits,
         "confidence": confidence(found.held),
+        "budget": budget_table.document(budget) if budget is not None else None,
         "run": run_document(found.run, whole=True),
     }
 

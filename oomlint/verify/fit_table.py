@@ -170,6 +170,7 @@ def document(found: Found) -> dict[str, Any]:
         {
             **head("fits", last.path),
             "arguments": list(last.argv),
+            "limits": asdict(last.limits),
             "capacity": fit.capacity,
             "batch": {"kind": fit.knob.kind, "name": fit.knob.name, "own": fit.knob.value},
             "largest": fit.largest,
@@ -178,11 +179,15 @@ def document(found: Found) -> dict[str, Any]:
             "sentences": list(margin(fit)),
             "confidence": confidence(last.held),
             "runs": [
-                {"batch": batch, "fits": None, **asdict(found.held)}
+                {"batch": batch, "fits": None, "holdings": asdict(found.held)}
                 for batch, found in zip(fit.batches, fit.runs, strict=True)
             ],
             "trials": [
-                {"batch": trial.batch, "fits": trial.fits, **asdict(trial.measured.held)}
+                {
+                    "batch": trial.batch,
+                    "fits": trial.fits,
+                    "holdings": asdict(trial.measured.held),
+                }
                 for trial in fit.trials
             ],
             "without_retries": fit.calm,

@@ -201,10 +201,9 @@ class Fitter:
         traced: bool = False,
         capacity: int = BOUNDLESS,
         change: Callable[[Probe], Probe] = lambda probe: probe,
-        text: str | None = None,
     ) -> Measurement:
-        """One run at a batch size, or at the script's own; `text` may stand for the script's."""
-        text, argv, loader = text or self.text, self.gauge.argv, None
+        """One run at a batch size, or at the script's own."""
+        text, argv, loader = self.text, self.gauge.argv, None
         if batch is not None:
             text, argv, loader = self.knob.turned(batch, text, argv)
         steps = self.gauge.limits.steps

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from oomlint.verify import budget_table
+from oomlint.verify.budget import budget_of
 from oomlint.verify.compare import summarise
 from oomlint.verify.drawing import Drawing
 from oomlint.verify.holdings import Share, confidence
@@ -94,6 +96,9 @@ def draw(found: Measurement, *, terminal: bool, color: bool, width: int | None) 
             drawing.table(
                 (name, "bytes", "share", "blocks"), list(share_rows(shares, held.requested_peak))
             )
+    budget = budget_of(found)
+    if budget is not None:
+        budget_table.draw(drawing, budget)
     drawing.sentence(f"Confidence: {confidence(held)}")
     for doubt in held.doubts:
         drawing.sentence(f"- {doubt}")

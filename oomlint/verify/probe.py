@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from oomlint.verify.textbook import Facts, facts_from
+
 
 @dataclass(frozen=True, slots=True)
 class Notes:
@@ -13,6 +15,13 @@ class Notes:
     loader_batch: int | None  # that the script gives its first loader
     step_seconds: float | None  # of the processor, least of the later steps
     changed: int  # places where a remedy made a difference
+    facts: Facts | None = None  # what the textbook's formula asks, where somebody wanted it
+
+
+def notes_from(entry: dict[str, Any]) -> Notes:
+    """What a child wrote of them as JSON."""
+    facts = entry.get("facts")
+    return Notes(**{**entry, "facts": facts_from(facts) if facts is not None else None})
 
 
 SHAPES = (
@@ -33,6 +42,7 @@ class Probe:
     every: int = 1  # steps that add up to one of an optimizer
     silent: bool = False  # what the script prints is dropped
     shapes: bool = False  # tensors have no values
+    stock: bool = False  # what the textbook's formula asks is noted
     assumed: float | None = None  # what stands for a number that is read from a tensor
 
     @property

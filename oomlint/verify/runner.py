@@ -18,7 +18,7 @@ from oomlint.verify.child import Order, write_order
 from oomlint.verify.descent import Descent
 from oomlint.verify.holdings import from_entry
 from oomlint.verify.instrument import Region
-from oomlint.verify.probe import Notes, Probe
+from oomlint.verify.probe import Probe, notes_from
 from oomlint.verify.record import Ending, Run
 from oomlint.verify.targets import Target, script
 
@@ -178,7 +178,7 @@ def run_of(ranks: list[Left], ending: Ending | None, limits: Limits) -> Run:
         warnings=tuple(dict.fromkeys(head.get("warnings", ()))),
         stood=tuple(tuple(one) for one in head.get("stood", ())),
         holdings=from_entry(head["holdings"]) if "holdings" in head else None,
-        notes=Notes(**head["notes"]) if "notes" in head else None,
+        notes=notes_from(head["notes"]) if "notes" in head else None,
         spans=tuple(replace(s, step=numbers.get(s.step, 0)) for s in head.get("spans", ())),
         lines=head.get("lines", {}),
         peers=tuple(

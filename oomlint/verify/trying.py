@@ -86,18 +86,19 @@ class Trier:
             yield self.try_one(joint)
 
     def try_one(self, remedy: Remedy) -> Tried:
-        text = fused(self.fitter) if ATTENTION in remedy.parts else None
-
         def change(probe: Probe) -> Probe:
             return replace(probe, remedies=remedy.parts)
 
-        found = self.fitter.run(self.batch, remedy.title, traced=True, change=change, text=text)
+        found = self.fitter.run(self.batch, remedy.title, traced=True, change=change)
         changed = found.run.notes.changed if found.run.notes is not None else 0
-        if not changed and text is None:
-            return Tried(remedy.title, remedy.numbers, reason=remedy.lacking)
+        if not changed:
+            reason = remedy.lacking
+            if remedy.name == ATTENTION:
+                reason = written_out(self.fitter) or reason
+            return Tried(remedy.title, remedy.numbers, reason=reason)
         pace = None
         if AUTOCAST not in remedy.parts:  # halves are slow on a CPU, and nowhere else
-            pace = self.pace(self.seconds(change, text))
+            pace = self.pace(self.seconds(change))
         return self.judged(found, remedy.title, remedy.numbers, pace)
 
     def try_micro_batches(self) -> Tried:
@@ -130,7 +131,7 @@ class Trier:
             title, numbers, "", held.requested_peak, held.reserved_peak, fits=fits, pace=pace
         )
 
-    def seconds(self, change: object, text: str | None = None) -> float | None:
+    def seconds(self, change: object) -> float | None:
         """Of the processor for a step at a small batch, with values."""
         if not self.affordable:
             return None
@@ -138,7 +139,7 @@ class Trier:
         fitter = replace(self.fitter, shapes=False)
         limits = replace(fitter.gauge.limits, timeout=PACE_SECONDS, steps=PACE_STEPS)
         fitter.gauge = replace(fitter.gauge, limits=limits)
-        found = fitter.run(PACE_BATCH, "time of a step", change=change, text=text)
+        found = fitter.run(PACE_BATCH, "time of a step", change=change)
         if found.run.ending.kind not in (STOPPED, FINISHED) or found.run.notes is None:
             self.affordable = False  # the others would not end in time either
             return None
@@ -150,9 +151,8 @@ class Trier:
         return seconds / self.plain_seconds
 
 
-def fused(fitter: Fitter) -> str | None:
-    """The script with the attention that it writes out given to the fused kernels."""
-    from oomlint.fixer import apply_edits
+def written_out(fitter: Fitter) -> str:
+    """Why attention that the script writes out was not replaced; empty where there is none."""
     from oomlint.settings import SettingsFinder
     from oomlint.verify import findings_of
 
@@ -160,6 +160,12 @@ def fused(fitter: Fitter) -> str | None:
     try:
         _, findings = findings_of(fitter.gauge.path, settings)
     except OomlintError:
-        return None
-    fixes = [f.fix for f in findings if f.code == "OOM501" and f.fix is not None]
-    return apply_edits(fitter.text, fixes)[0] if fixes else None
+        return ""
+    rows = [str(finding.row) for finding in findings if finding.code == "OOM501"]
+    if not rows:
+        return ""
+    lines = f"line {rows[0]}" if len(rows) == 1 else f"lines {', '.join(rows)}"
+    return (
+        f"it cannot be put in place of the scores that are written out at {lines}; call "
+        "torch.nn.functional.scaled_dot_product_attention there and measure again"
+    )

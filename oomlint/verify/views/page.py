@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import oomlint
-from oomlint.verify import Comparison, Measured, Report
+from oomlint.verify import Comparison, Measured, Report, budget_table
 from oomlint.verify import table as text_table
+from oomlint.verify.budget import budget_of
 from oomlint.verify.compare import summarise
 from oomlint.verify.measure import Measurement
 from oomlint.verify.measure_table import rows as measure_rows
@@ -81,8 +82,22 @@ def measure_page(found: Measurement) -> str:
         rows=tuple(measure_rows(found)),
         **views_of([Subject("", ALONE, found.run)], whole=True),
     )
-    return single_page(
-        f"{found.path.name}: what it holds", measure_title(found), section, found.run
+    title = f"{found.path.name}: what it holds"
+    return single_page(title, measure_title(found), section, found.run, *budget_sections(found))
+
+
+def budget_sections(found: Measurement) -> Iterable[Section]:
+    budget = budget_of(found)
+    if budget is None:
+        return
+    about = (budget_table.verdict(budget), budget_table.trained_with(budget))
+    formulas = tuple(f"The formula of {source}." for source in budget.sources)
+    yield Section(
+        anchor="budget",
+        title="The textbook's formula",
+        notes=(*about, *formulas, *budget.remarks),
+        head=("part", *budget_table.HEADS[1:]),
+        rows=tuple(budget_table.rows(budget)),
     )
 
 
@@ -99,9 +114,9 @@ def snapshot_page(path: Path, run: Run) -> str:
     return single_page(f"{path.name}: a memory snapshot", f"{path} of {run.device}", section, run)
 
 
-def single_page(title: str, subtitle: str, section: Section, run: Run) -> str:
+def single_page(title: str, subtitle: str, section: Section, run: Run, *more: Section) -> str:
     statements = tuple(confidence.statements([run]))
-    return render(Page(title, subtitle, (section,), confidence.stated([run]), statements))
+    return render(Page(title, subtitle, (section, *more), confidence.stated([run]), statements))
 
 
 def section_of(report: Report, measured: Measured, anchor: str) -> Section:
