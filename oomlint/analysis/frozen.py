@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from oomlint.analysis import callers, classes, edits, knowledge
+from oomlint.analysis import callers, classes, edits, knowledge, sites
 from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import Node, anchor, make_fix
 from oomlint.analysis.modules import TEXTS, Class, Function, Module, written
@@ -108,14 +108,40 @@ def detached(world: World, event: Event) -> Found | None:
     if backward is None or backward.value is None or not beside(event, backward):
         return None
     held = ancestors(backward.value)
-    if trained_in_another_phase(world, event, held):
+    if trained_in_another_phase(world, event, held) and not stays_bound(event):
         return None
-    module = event.module
-    if module is cut.module and module.statement_of(event.node) is module.statement_of(cut.node):
-        # Dropped at once: it matters where the graph of another forward is there already.
+    if is_dropped_at_once(event, cut, backward):
+        # It matters where the graph of another forward is there already.
         if not any(o.index < event.index and id(o.value) in held for o in world.of(Kind.FORWARD)):
             return None
     return True, ((event, "forward with grad mode on"), (cut, "only used detached"))
+
+
+def is_dropped_at_once(event: Event, cut: Event, backward: Event) -> bool:
+    """Whether the graph is gone before the backward: cut where it is made, or when a call ends."""
+    module = event.module
+    if module is cut.module and module.statement_of(event.node) is module.statement_of(cut.node):
+        return True
+    return runs_inside(cut, event) and not runs_inside(backward, event)
+
+
+def runs_inside(one: Event, other: Event) -> bool:
+    """Whether an event happens before the function of another one has ended."""
+    depth = len(other.calls)
+    return [call.node for call in one.calls[:depth]] == [call.node for call in other.calls]
+
+
+def stays_bound(event: Event) -> bool:
+    """Whether a name holds the output, and so its graph, until the next iteration."""
+    module = event.module
+    statement = module.statement_of(event.node)
+    if not isinstance(statement, ast.Assign) or statement.value is not event.node:
+        return False
+    name = written(statement.targets[0])
+    scope = event.function.node if event.function is not None else module.tree
+    others = (part for part in sites.own_nodes(scope) if isinstance(part, ast.Name))
+    bound = [part for part in others if part.id == name and not isinstance(part.ctx, ast.Load)]
+    return isinstance(statement.targets[0], ast.Name) and len(bound) == 1
 
 
 def trained_in_another_phase(world: World, event: Event, held: Collection[int]) -> bool:

@@ -14,7 +14,7 @@ from oomlint.analysis.keeping import crosses
 from oomlint.analysis.modules import Class, Function, Module, written
 from oomlint.analysis.state import Event, Kind, World, once
 from oomlint.analysis.training_mode import trains_within
-from oomlint.analysis.values import Instance, Tensor, Value, ancestors, has_graph
+from oomlint.analysis.values import Instance, Tensor, Unknown, Value, ancestors, has_graph
 from oomlint.rule import Edit, Fix, Safety
 
 if TYPE_CHECKING:
@@ -170,7 +170,10 @@ def is_warm_up(event: Event) -> bool:
 
 
 def has_no_parameters(world: World, event: Event) -> bool:
+    """Whether nothing in the network asks for a gradient: as its class shows, or else its name."""
     subject = event.subject
+    if isinstance(subject, Unknown):
+        return bool(knowledge.STATISTICS_NAME.search(subject.key))
     if not isinstance(subject, Instance) or subject.cls is None:
         return False
     return parameterless.is_plain_network(world, subject.cls)

@@ -84,6 +84,11 @@ WITHOUT_PARAMETERS = re.compile(
     r"|CosineSimilarity|PairwiseDistance|Threshold)"
 )
 
+# A module of such a name keeps statistics of what it has seen, in buffers.
+STATISTICS_NAME = re.compile(
+    r"(mean_?std|mean_?var|running_?stats|normali[sz]er|\brms|_rms)$", re.I
+)
+
 # Calls that give back their first argument as the same object.
 TRANSPARENT = re.compile(
     r"torch\.compile|torch\.jit\.(script|trace)|torch\.nn\.(parallel\.(\w+\.)*)?(Distributed)?DataParallel"
@@ -129,7 +134,7 @@ AUTOCAST = re.compile(r"torch\.(\w+\.)*autocast(\.|$)|torch\.(cuda\.|cpu\.)?amp\
 CUTTING = frozenset(
     "detach detach_ item tolist numpy data argmax argmin argsort long int bool byte short size dim"
     " numel nelement eq ne lt gt le ge isnan isinf isfinite any all nonzero shape dtype device type"
-    " count_nonzero bincount unique get_device is_cuda ndim grad __len__ numel nbytes".split()
+    " count_nonzero bincount unique multinomial get_device is_cuda ndim grad __len__ nbytes".split()
 )
 # Of these the second result is an index.
 INDEXED = frozenset("max min topk sort median mode kthvalue cummax cummin".split())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable as Function_
+from collections.abc import Iterator
 
 from oomlint.analysis import knowledge
 from oomlint.analysis.attributes import element
@@ -191,10 +192,18 @@ def method_eval(
 ) -> Value | None:
     if arguments or keywords or isinstance(receiver, Tensor | Container):
         return None
-    world.eval_keys[receiver.key] = True
     mark_model(receiver)
-    world.emit(Kind.EVAL_MODE, node, receiver)
+    for network in with_mode(receiver):
+        world.eval_keys[network.key] = True
+        world.emit(Kind.EVAL_MODE, node, network)
     return receiver
+
+
+def with_mode(receiver: Value) -> Iterator[Value]:
+    """What a switch of the mode reaches: a DeepSpeed engine hands it on to its model."""
+    yield receiver
+    if isinstance(receiver, Thing) and receiver.role is Role.ENGINE:
+        yield from (value for name, value in receiver.arguments.items() if name == "model")
 
 
 def method_train(
@@ -207,10 +216,11 @@ def method_train(
         world.eval_keys.pop(receiver.key, None)
         return receiver if isinstance(mode, Number) else None
     training = mode is None or bool(mode.value)
-    world.eval_keys[receiver.key] = not training
     if mode is not None:
         mark_model(receiver)
-    world.emit(Kind.TRAIN_MODE if training else Kind.EVAL_MODE, node, receiver)
+    for network in with_mode(receiver):
+        world.eval_keys[network.key] = not training
+        world.emit(Kind.TRAIN_MODE if training else Kind.EVAL_MODE, node, network)
     return receiver
 
 
@@ -410,10 +420,14 @@ def plain_method(
     return Tensor(key, parents=(receiver, *inputs), opaque=not transparent, reduction=reduction)
 
 
+# Results that are places or classes, of which there is no gradient.
+CHOOSING = frozenset("argmax argmin argsort multinomial".split())
+
+
 def tensor_method(
     world: World, node: ast.Call, receiver: Tensor, name: str, key: str, inputs: list[Value]
 ) -> Value:
-    if name in ("item", "tolist", "numpy", "argmax", "argmin", "argsort", "long", "int", "bool"):
+    if name in ("item", "tolist", "numpy", "long", "int", "bool") or name in CHOOSING:
         world.emit(Kind.DETACH, node, None, receiver)
     if name in knowledge.CUTTING:
         return Number(key) if name != "detach" else Tensor(key, graph=False)

@@ -155,7 +155,8 @@ def call_known(
     if qualified.startswith("itertools.") and arguments:
         return arguments[0]
     if qualified == "deepspeed.initialize":
-        return deepspeed_initialize(node)
+        given = arguments[1] if len(arguments) > 1 else keywords.get("model")
+        return deepspeed_initialize(node, given)
     if qualified.startswith("contextlib."):
         return GradContext(qualified) if "ExitStack" in last else Context(key, kind="null")
     if head in knowledge.NUMBER_MODULES:

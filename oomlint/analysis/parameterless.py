@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from oomlint.analysis import classes, sites
 from oomlint.analysis.modules import Class, Function, Module
-from oomlint.analysis.project import Project
+from oomlint.analysis.project import Project, load_whole
 from oomlint.analysis.state import World
 
 PLAIN_CALLS = frozenset(dir(builtins))
@@ -90,10 +90,10 @@ def is_plain_call(function: Function, node: ast.AST) -> bool:
 
 
 # What gives a network parameters, or layers that are not named.
-MAKING = frozenset(
-    "Parameter register_parameter add_module register_module setattr ModuleList ModuleDict"
-    " Sequential".split()
-)
+MAKING = frozenset("Parameter register_parameter add_module register_module setattr".split())
+# What holds other networks: those that it is given where it is made, and any that come later.
+HOLDING = frozenset(f"torch.nn.{name}" for name in ("ModuleList", "ModuleDict", "Sequential"))
+FILLING = frozenset("append extend insert update".split())
 # A base that brings no layers with it; a Sequential has those that it is given.
 BARE = frozenset({"torch.nn.Module", "torch.nn.modules.Module", "torch.nn.modules.module.Module"})
 MAX_DEPTH = 3
@@ -103,13 +103,12 @@ def is_plain_network(world: World, cls: Class, depth: int = 0) -> bool:
     """Whether a network of the project has no layers and no parameters, all of it being known."""
     if depth > MAX_DEPTH:
         return False
-    lineage = classes.lineage(world, cls)
+    lineage = classes.lineage(world, in_full(cls))
     known = {kin.name for kin in lineage}
-    for name in classes.base_names(world, cls):
+    for name in classes.base_names(world, lineage[0]):
         if name.rpartition(".")[2] not in known and name not in BARE:
             return False
     if not all(kin.methods for kin in lineage):
-        # Of most networks in other files only that they are networks is read.
         return False
     methods = [method for kin in lineage for method in kin.methods.values()]
     if any(MAKING & method.words for method in methods):
@@ -123,6 +122,14 @@ def is_plain_network(world: World, cls: Class, depth: int = 0) -> bool:
             if target in running and not calls and not isinstance(value, ast.Constant):
                 return False
     return True
+
+
+def in_full(cls: Class) -> Class:
+    """A class with its methods: of most networks in other files only the header was read."""
+    if cls.methods:
+        return cls
+    module = load_whole(cls.module.path)
+    return module.classes.get(cls.name, cls) if module is not None else cls
 
 
 def kept(method: Function) -> Iterator[tuple[str, ast.expr]]:
@@ -159,6 +166,35 @@ def holds_none(world: World, method: Function, made: ast.Call, depth: int) -> bo
     if cls is not None:
         return is_plain_network(world, cls, depth + 1)
     name = sites.qualified_name(method.module, made.func, method)
+    if name in HOLDING:
+        return holds_what_is_made(method, made)
+    if isinstance(made.func, ast.Attribute) and made.func.attr in ("items", "keys", "values"):
+        return True
+    if method.name == "forward" and is_plain_call(method, made):
+        return True
     if name.startswith("torch.nn."):
         return name.rpartition(".")[2].islower()
     return name in PLAIN_CALLS or name.startswith(("torch.", "math.", "numpy."))
+
+
+def holds_what_is_made(method: Function, made: ast.Call) -> bool:
+    """Whether a `ModuleDict({name: Statistics(n) for ...})` shows each network that it holds."""
+    parts = [part for given in made.args for part in elements(given)]
+    owner = sites.class_of(method)
+    filled = owner is None or any(FILLING & other.words for other in owner.methods.values())
+    return (
+        bool(parts)
+        and not made.keywords
+        and not filled
+        and all(isinstance(part, ast.Call) for part in parts)
+    )
+
+
+def elements(given: ast.expr) -> list[ast.expr]:
+    if isinstance(given, ast.List | ast.Tuple):
+        return given.elts
+    if isinstance(given, ast.Dict):
+        return given.values
+    if isinstance(given, ast.ListComp | ast.GeneratorExp):
+        return [given.elt]
+    return [given.value] if isinstance(given, ast.DictComp) else [given]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from oomlint.analysis import knowledge
 from oomlint.analysis.knowledge import Role
-from oomlint.analysis.modules import Class
+from oomlint.analysis.modules import Class, written
 from oomlint.analysis.order import steps
 from oomlint.analysis.ownership import key_of
 from oomlint.analysis.state import Event, Kind, World
@@ -109,11 +109,13 @@ def by_progress(advance: Event, step: Event | None = None) -> bool:
 def counts_micro_batches(window: Window, advance: Event) -> bool:
     """Whether the length of a schedule is written in micro-batches, so that it may advance on each.
 
-    It is where the scheduler was built from the length of a loader and nothing was divided.
+    It is where nothing was divided and the scheduler was built from the length of a loader, or the
+    run ends after so many micro-batches.
     """
     thing = settled(advance.subject) if advance.subject is not None else None
+    ends = ends_by_counter(window)
     if not isinstance(thing, Thing):
-        return False
+        return ends
     texts = [
         part.key
         for name, given in thing.arguments.items()
@@ -124,7 +126,27 @@ def counts_micro_batches(window: Window, advance: Event) -> bool:
     ]
     counted = any("len(" in text for text in texts)
     divided = any("/" in text or knowledge.ACCUMULATION_NAME.search(text) for text in texts)
-    return counted and not divided
+    return (counted or ends) and not divided
+
+
+def ends_by_counter(window: Window) -> bool:
+    """Whether the counter that tells where the window ends tells where the run ends, too."""
+    if window.guard is None:
+        return False
+    counters = {
+        written(part.left)
+        for part in ast.walk(window.guard.test)
+        if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod)
+    }
+    return any(
+        isinstance(test, ast.Compare)
+        and isinstance(test.ops[0], ast.Gt | ast.GtE)
+        and written(test.left) in counters
+        and any(isinstance(part, ast.Break | ast.Return) for part in node.body)
+        for node in ast.walk(window.loop.node)
+        if isinstance(node, ast.If)
+        for test in (node.test,)
+    )
 
 
 def captured(value: Value) -> Iterator[Value]:

@@ -131,8 +131,13 @@ def copied(value: Value, node: ast.Call) -> Value:
     return value
 
 
-def deepspeed_initialize(node: ast.Call) -> Value:
-    engine = Thing(f"deepspeed@{node.lineno}", role=Role.ENGINE, qualified="deepspeed.initialize")
+def deepspeed_initialize(node: ast.Call, model: Value | None) -> Value:
+    engine = Thing(
+        f"deepspeed@{node.lineno}",
+        role=Role.ENGINE,
+        qualified="deepspeed.initialize",
+        arguments={"model": model} if model is not None else {},
+    )
     others = [
         Thing(f"deepspeed.{role.value}@{node.lineno}", role=role)
         for role in (Role.ENGINE, Role.LOADER, Role.SCHEDULER)

@@ -104,8 +104,20 @@ def is_inside_a_step(module: Module, loop: cadence.Loop, function: Function | No
         return False
     if updates(module, loop, function):
         return False  # its passes are micro-batches or tasks, much work each
+    if acts(module, loop, function):
+        return False
     outer = sites.loops_around(module, loop)
     return bool(outer) and trains(module, outer[0], function)
+
+
+def acts(module: Module, loop: cadence.Loop, function: Function | None) -> bool:
+    """Whether each pass steps an environment, which wants its action on the host."""
+    return any(
+        site.method == "step"
+        and site.receiver is not None
+        and knowledge.role_of_name(written(site.receiver)) is Role.ENVIRONMENT
+        for site in cadence.own_sites(module, loop.body, function)
+    )
 
 
 def waits(module: Module) -> Iterator[tuple[ast.expr, Function | None]]:
