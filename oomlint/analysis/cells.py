@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from oomlint.analysis import edits
+from oomlint.analysis import edits, parameterless
 from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import make_fix, short
+from oomlint.analysis.knowledge import Evidence
 from oomlint.analysis.retention import is_one_tensor
-from oomlint.analysis.state import Event, Kind
-from oomlint.analysis.values import Tensor, ancestors, has_graph, options
+from oomlint.analysis.state import Event, Kind, World
+from oomlint.analysis.values import Tensor, Unknown, ancestors, has_graph, options
 from oomlint.rule import Fix, Safety
 
 if TYPE_CHECKING:
@@ -80,11 +81,20 @@ def kept_by_showing(model: Model) -> Iterator[Shown]:
             if any(key in fed for key, held in before.items() if has_graph(held)):
                 walked.add(id(event.node))
             elif has_graph(value) and all(isinstance(one, Tensor) for one in options(value)):
-                forwards = (e for e in world.of(Kind.FORWARD) if id(e.value) in before)
-                found.setdefault(id(event.node), Shown(event, event.node, next(forwards, None)))
+                forwards = [e for e in world.of(Kind.FORWARD) if id(e.value) in before]
+                built = next((e for e in forwards if builds_surely(world, e)), None)
+                if built is not None or not forwards:
+                    found.setdefault(id(event.node), Shown(event, event.node, built))
     for key, one in found.items():
         if key not in walked:
             yield one
+
+
+def builds_surely(world: World, forward: Event) -> bool:
+    """Whether a forward builds a graph: a pipeline called `classifier` runs without gradients."""
+    subject = forward.subject
+    guessed = isinstance(subject, Unknown) and subject.evidence is Evidence.NAMED
+    return subject is not None and not guessed and not parameterless.is_plain(world, subject)
 
 
 def detached(model: Model, shown: Shown) -> Fix | None:

@@ -174,9 +174,7 @@ def has_no_parameters(world: World, event: Event) -> bool:
     subject = event.subject
     if isinstance(subject, Unknown):
         return bool(knowledge.STATISTICS_NAME.search(subject.key))
-    if not isinstance(subject, Instance) or subject.cls is None:
-        return False
-    return parameterless.is_plain_network(world, subject.cls)
+    return isinstance(subject, Instance) and parameterless.is_plain(world, subject)
 
 
 def is_hooked(event: Event) -> bool:

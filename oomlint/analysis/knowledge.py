@@ -79,7 +79,7 @@ CONSTRUCTORS: tuple[tuple[Role, re.Pattern[str]], ...] = tuple(
 
 # Modules that have no parameters: what they compute is an operation, not a forward of a model.
 WITHOUT_PARAMETERS = re.compile(
-    r"(torch\.)?nn\.(modules\.\w+\.)?(\w*ReLU6?|\w*(Soft|Hard)\w+|Log\w+|Sigmoid|Tanh|[GES]ELU|SiLU|Mish"
+    r"(torch\.)?nn\.(modules\.\w+\.)?(\w*ReLU6?|(?!Adaptive)\w*(Soft|Hard)\w+|Log\w+|Sigmoid|Tanh|[GES]ELU|SiLU|Mish"
     r"|\w*Dropout\w*|\w*Pool\dd|\w*Pad\dd|Upsample\w*|Pixel\w+|Flatten|Unflatten|Identity|Fold|Unfold"
     r"|CosineSimilarity|PairwiseDistance|Threshold)"
 )
@@ -268,7 +268,7 @@ def role_of_constructor(qualified: str) -> Role | None:
         if pattern.fullmatch(qualified):
             return role
     if re.search(r"\.from_pretrained$", qualified) and not re.search(
-        r"token|process|config|schedul|extractor|dataset", qualified, re.IGNORECASE
+        r"token|process|config|schedul|extractor|dataset|pipeline", qualified, re.IGNORECASE
     ):
         return Role.MODEL
     return None

@@ -6,10 +6,11 @@ import ast
 import builtins
 from collections.abc import Iterator
 
-from oomlint.analysis import classes, sites
+from oomlint.analysis import classes, knowledge, sites
 from oomlint.analysis.modules import Class, Function, Module
 from oomlint.analysis.project import Project, load_whole
 from oomlint.analysis.state import World
+from oomlint.analysis.values import Instance, Thing, Value
 
 PLAIN_CALLS = frozenset(dir(builtins))
 # What runs a network that is an argument.
@@ -99,6 +100,20 @@ BARE = frozenset({"torch.nn.Module", "torch.nn.modules.Module", "torch.nn.module
 MAX_DEPTH = 3
 
 
+def is_plain(world: World, subject: Value | None) -> bool:
+    """Whether what is run certainly has no parameters."""
+    if isinstance(subject, Thing) and subject.qualified == "torch.nn.Sequential":
+        parts = subject.arguments
+        # Of what is given as `*layers` nothing is known.
+        whole = subject.made is not None and len(parts) == len(subject.made.args)
+        return bool(parts) and whole and all(is_plain(world, part) for part in parts.values())
+    if isinstance(subject, Thing):
+        return knowledge.WITHOUT_PARAMETERS.fullmatch(subject.qualified) is not None
+    if not isinstance(subject, Instance) or subject.cls is None:
+        return False
+    return is_plain_network(world, subject.cls)
+
+
 def is_plain_network(world: World, cls: Class, depth: int = 0) -> bool:
     """Whether a network of the project has no layers and no parameters, all of it being known."""
     if depth > MAX_DEPTH:
@@ -173,7 +188,8 @@ def holds_none(world: World, method: Function, made: ast.Call, depth: int) -> bo
     if method.name == "forward" and is_plain_call(method, made):
         return True
     if name.startswith("torch.nn."):
-        return name.rpartition(".")[2].islower()
+        plain = knowledge.WITHOUT_PARAMETERS.fullmatch(name) is not None
+        return plain or name.rpartition(".")[2].islower()
     return name in PLAIN_CALLS or name.startswith(("torch.", "math.", "numpy."))
 
 

@@ -22,6 +22,7 @@ from oomlint.analysis.values import (
     Value,
     ancestors,
     members,
+    options,
     settled,
 )
 from oomlint.rule import Fix, Safety
@@ -75,7 +76,8 @@ def carried_in(model: Model, world: World) -> Iterator[Carry]:
     made = {id(event.value) for event in forwards}
     walked = [(b, ancestors(b.value).keys()) for b in backwards if b.value is not None]
     for forward in forwards:
-        sources = uncut(forward.value.parents, made) if forward.value is not None else set()
+        parents = forward.value.parents if forward.value is not None else ()
+        sources = uncut(parents, made, cut_in_place(world, forward, made))
         for other in forwards[: forwards.index(forward)]:
             carried = id(other.value) in sources
             loop = crossed(other, forward)
@@ -268,7 +270,9 @@ def kept_by_trainer(model: Model, world: World) -> Iterator[Carry]:
             name = text.removeprefix("self.")
             if name == text or assigned_beside(root.owner, name, forward):
                 continue
-            if not flows(this.attributes.get(name), forward.value):
+            if forward.value is None or not flows(this.attributes.get(name), forward.value):
+                continue
+            if cut_in_place(world, forward, ()) & {id(part) for part in forward.value.parents}:
                 continue
             backward = next(
                 (
@@ -299,13 +303,30 @@ def flows(value: Value | None, source: Value | None) -> bool:
     return value is not None and source is not None and id(source) in uncut([value], set())
 
 
-def uncut(values: Iterable[Value], borders: Collection[int]) -> set[int]:
+def cut_in_place(world: World, forward: Event, made: Collection[int]) -> set[int]:
+    """The values that `detach_` has cut before a forward, and those of whose parts it cut one."""
+    found: set[int] = set()
+    for event in world.of(Kind.DETACH):
+        call = event.node
+        if event.index > forward.index or event.value is None or not isinstance(call, ast.Call):
+            continue
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "detach_":
+            for value in options(event.value):
+                found.add(id(value))
+                if isinstance(value, Tensor) and len(value.parents) == 1 and not value.made_by:
+                    found.update(id(whole) for whole in value.parents if id(whole) not in made)
+    return found
+
+
+def uncut(
+    values: Iterable[Value], borders: Collection[int], severed: Collection[int] = ()
+) -> set[int]:
     """What values are made from, as far as a graph surely goes back and up to the borders."""
     visited: set[int] = set()
     stack = list(values)
     while stack:
         value = stack.pop()
-        if id(value) in visited:
+        if id(value) in visited or id(value) in severed:
             continue
         visited.add(id(value))
         if id(value) in borders:
