@@ -10,6 +10,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
@@ -108,9 +109,23 @@ def start(context: BaseContext, workers: list[Worker], most_bytes: int) -> Worke
     process = context.Process(  # type: ignore[attr-defined] # every concrete context has it
         target=serve, args=(theirs, inherited, most_bytes, at), daemon=True
     )
-    process.start()
+    with interrupts_held():
+        process.start()
     theirs.close()
     return Worker(process, ours, at)
+
+
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Ctrl-C waits: a worker would print a traceback before it has come to ignoring it."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def assign(worker: Worker, chunk: Chunk, waiting: deque[Chunk]) -> None:
