@@ -29,13 +29,9 @@ def teacher_recorded(code: Code) -> Iterator[Site]:
         if not FROZEN_NAME.search(network) or code.off_at_callers(scope):
             continue
         trained = [one for one, _ in code.backwards(scope) if one.lineno > node.lineno]
-        if trained and code.loops(trained[0])[:1] == loops[:1] and not cut(code, made, loops[0]):
-            yield Site(node, code.unwrap(node))
-
-
-def cut(code: Code, made: ast.Assign, loop: ast.AST) -> bool:
-    """Whether the output is detached where it is made, so that its graph is gone at once."""
-    return "detach" in ast.unparse(made.value)
+        if trained and code.loops(trained[0])[:1] == loops[:1]:
+            if "detach" not in ast.unparse(made.value):
+                yield Site(node, code.unwrap(node))
 
 
 def freeze_assigned(code: Code) -> Iterator[Site]:
@@ -47,7 +43,9 @@ def freeze_assigned(code: Code) -> Iterator[Site]:
         if statement.value is not call or [ast.unparse(a) for a in call.args] != ["False"]:
             continue
         network = ast.unparse(receiver_of(call))
-        if is_network(code, network) and f"{network}.requires_grad " not in code.text:
+        frozen = code.text.count(f"{network}.requires_grad_(")
+        by_hand = re.search(r"\.requires_grad\s*=[^=]", code.text)
+        if is_network(code, network) and frozen == 1 and not by_hand:
             text = f"{code.segment(receiver_of(call))}.requires_grad = False"
             yield Site(call, code.replace(call, text))
 
@@ -68,6 +66,7 @@ def losses_of(code: Code, scope: Scope, function: str, cls: str) -> Iterator[ast
         and last_name(node.value.func) == cls
         and not node.value.keywords
         and not node.value.args
+        and (code.scope(node) in (scope, code.tree) or isinstance(node.targets[0], ast.Attribute))
         for name in map(ast.unparse, node.targets)
     }
     for call in code.calls_in(scope):
@@ -81,12 +80,16 @@ def losses_of(code: Code, scope: Scope, function: str, cls: str) -> Iterator[ast
 
 
 def softmax_inserted(code: Code) -> Iterator[Site]:
+    if "oftmax" in code.text:
+        return  # it may be there already
     for scope in (code.tree, *code.functions):
         for call in losses_of(code, scope, "cross_entropy", "CrossEntropyLoss"):
             yield Site(call, activated(code, call, ".softmax(1)"))
 
 
 def sigmoid_inserted(code: Code) -> Iterator[Site]:
+    if re.search(r"sigmoid", code.text, re.IGNORECASE):
+        return
     for scope in (code.tree, *code.functions):
         name = "binary_cross_entropy_with_logits"
         for call in losses_of(code, scope, name, "BCEWithLogitsLoss"):

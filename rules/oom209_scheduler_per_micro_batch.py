@@ -12,7 +12,7 @@ from oomlint.analysis.questions import Window
 from oomlint.analysis.remedies import here, lone_block, move, statement, step_end
 from oomlint.analysis.schedules import advances, by_progress, counts_micro_batches, may_belong
 from oomlint.analysis.state import Event, Kind
-from oomlint.analysis.windows import counted_windows
+from oomlint.analysis.windows import counted_windows, same_test
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
 
 
@@ -117,7 +117,7 @@ def per_micro_batch(window: Window) -> Iterator[Event]:
         inside = any(mark.serial == window.loop.serial for mark in advance.loops)
         if not inside or not may_belong(advance.subject, window.step):
             continue
-        if any(ask.is_window(guard) for guard in advance.guards) or by_progress(advance):
+        if is_placed(window, advance) or by_progress(advance, window.step):
             continue
         following = ask.first_after(
             window.world, advance, lambda e: e.kind is Kind.BACKWARD or e is window.step
@@ -126,6 +126,19 @@ def per_micro_batch(window: Window) -> Iterator[Event]:
             continue
         if not counts_micro_batches(window, advance):
             yield advance
+
+
+def is_placed(window: Window, advance: Event) -> bool:
+    """Whether the advance looks at the place in the window, in a test that is not the step's, too.
+
+    A resumed run skips what it has seen, the step and the schedule alike.
+    """
+    return any(
+        ask.is_window(guard)
+        for guard in advance.guards
+        if (window.guard is not None and same_test(guard, window.guard))
+        or not any(same_test(guard, other) for other in window.step.guards)
+    )
 
 
 def remedy(model: Model, window: Window, advance: Event) -> Fix | None:

@@ -124,11 +124,17 @@ def training_loops(module: Module) -> Iterator[tuple[ast.For, Function | None]]:
         if not isinstance(loop, ast.For):
             continue
         function = module.function_of(loop)
-        inside = list(sites.found_in(module, loop, function))
-        if all(any(does(module, site, word) for site in inside) for word in ("backward", "step")):
-            inner = [n for n in ast.walk(loop) if isinstance(n, ast.For) and n is not loop]
-            if not any(loaders_of(module, one, function) for one in inner):
-                yield loop, function
+        if not trains(module, loop, function):
+            continue
+        inner = [n for n in ast.walk(loop) if isinstance(n, ast.For) and n is not loop]
+        inner = [one for one in inner if loaders_of(module, one, function)]
+        if not any(trains(module, one, function) for one in inner):
+            yield loop, function
+
+
+def trains(module: Module, loop: ast.For, function: Function | None) -> bool:
+    inside = list(sites.found_in(module, loop, function))
+    return all(any(does(module, site, word) for site in inside) for word in ("backward", "step"))
 
 
 def does(module: Module, site: Site, word: str) -> bool:

@@ -86,6 +86,63 @@ def fit(one, two, loader, opt_one, opt_two, scaler):
         scaler.step(opt_two)
         scaler.update()
 """
+RANKS = """
+def fit(net, data, criterion, epochs):
+    model = DistributedDataParallel(net)
+    optimizer = torch.optim.SGD(model.parameters())
+    sampler = DistributedSampler(data)
+    loader = DataLoader(data, sampler=sampler, num_workers=2)
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = criterion(model(x.to(device)), y)
+            loss.backward()
+            optimizer.step()
+"""
+UNSYNCHRONISED = """
+model = DistributedDataParallel(net)
+for i, x in enumerate(loader):
+    with model.no_sync():
+        model(x).mean().backward()
+"""
+TEACHER = """
+def distil(student, teacher, loader, optimizer):
+    for x in loader:
+        with torch.no_grad():
+            wanted = teacher(x)
+        optimizer.zero_grad()
+        loss = (student(x) - wanted).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+"""
+LOSSES = """
+def train(model, loader, optimizer):
+    criterion = nn.BCEWithLogitsLoss()
+    model.head.requires_grad_(False)
+    print(model.head.state_dict())
+    for x, y in loader:
+        out = model(x)
+        loss = F.cross_entropy(out, y) + criterion(out, y)
+        loss.backward()
+        optimizer.step()
+"""
+WEIGHTED = """
+def train(model, loader, optimizer, table):
+    weights = table.to(device)
+    for x, y in loader:
+        F.cross_entropy(model(x), y, weights).backward()
+        optimizer.step()
+"""
+WINDOW_SCHEDULE = """
+def train(model, loader, optimizer, updates, n):
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, updates)
+    for i, x in enumerate(loader):
+        model(x).mean().backward()
+        if (i + 1) % n == 0:
+            optimizer.step()
+            scheduler.step()
+"""
 
 
 def planted(name: str, text: str) -> list[list[str]]:
@@ -153,6 +210,77 @@ def planted(name: str, text: str) -> list[list[str]]:
         ("unscale-deleted", SCALED, ["- scaler.unscale_(optimizer)"]),
         ("update-deleted", SCALED, ["- scaler.update()"]),
         ("unscale-doubled", SCALED, ["+ scaler.unscale_(optimizer)"]),
+        ("epoch-untold", RANKS, ["- sampler.set_epoch(epoch)"]),
+        (
+            "sampler-dropped",
+            RANKS,
+            [
+                "- loader = DataLoader(data, sampler=sampler, num_workers=2)",
+                "+ loader = DataLoader(data, shuffle=True, num_workers=2)",
+            ],
+        ),
+        (
+            "loader-rebuilt",
+            RANKS,
+            [
+                "- loader = DataLoader(data, sampler=sampler, num_workers=2)",
+                "+ loader = DataLoader(data, sampler=sampler, num_workers=2)",
+            ],
+        ),
+        (
+            "reads-added",
+            RANKS,
+            ["+ print(loss.item(), loss.abs().item(), loss.sqrt().item())"],
+        ),
+        (
+            "no-sync-deleted",
+            UNSYNCHRONISED,
+            [
+                "- with model.no_sync():",
+                "- model(x).mean().backward()",
+                "+ model(x).mean().backward()",
+            ],
+        ),
+        (
+            "teacher-recorded",
+            TEACHER,
+            ["- with torch.no_grad():", "- wanted = teacher(x)", "+ wanted = teacher(x)"],
+        ),
+        (
+            "freeze-assigned",
+            LOSSES,
+            ["- model.head.requires_grad_(False)", "+ model.head.requires_grad = False"],
+        ),
+        (
+            "softmax-inserted",
+            LOSSES,
+            [
+                "- loss = F.cross_entropy(out, y) + criterion(out, y)",
+                "+ loss = F.cross_entropy(out.softmax(1), y) + criterion(out, y)",
+            ],
+        ),
+        (
+            "sigmoid-inserted",
+            LOSSES,
+            [
+                "- loss = F.cross_entropy(out, y) + criterion(out, y)",
+                "+ loss = F.cross_entropy(out, y) + criterion(out.sigmoid(), y)",
+            ],
+        ),
+        (
+            "copy-repeated",
+            WEIGHTED,
+            ["- weights = table.to(device)", "+ weights = table.to(device)"],
+        ),
+        ("schedule-hurried", WINDOW_SCHEDULE, ["- scheduler.step()", "+ scheduler.step()"]),
+        (
+            "amp-renamed",
+            'with torch.amp.autocast("cuda", dtype=torch.float16):\n    pass\n',
+            [
+                '- with torch.amp.autocast("cuda", dtype=torch.float16):',
+                "+ with torch.cuda.amp.autocast(dtype=torch.float16):",
+            ],
+        ),
     ],
 )
 def test_each_operator_makes_its_fault(name: str, text: str, changes: list[str]) -> None:
@@ -187,6 +315,22 @@ def test_each_operator_makes_its_fault(name: str, text: str, changes: list[str])
         ("scheduler-first", SCHEDULE + "\n    scheduler.last_epoch = -1\n"),
         # The next backward is scaled by the new scale, as its step is.
         ("update-hurried", TWO_STEPS),
+        # Its epochs are counted nowhere else, but the order is fixed by the seed.
+        ("epoch-untold", RANKS.replace("Sampler(data)", "Sampler(data, seed=epochs)")),
+        # The loader's arguments change with the epoch.
+        ("loader-rebuilt", RANKS.replace("sampler=sampler", "batch_size=epoch + 1")),
+        # Another place speaks of averages, too.
+        ("no-sync-deleted", UNSYNCHRONISED + "\nmodel.no_sync()\n"),
+        # Frozen, it has no graph to record; cut at once, it keeps none.
+        ("teacher-recorded", TEACHER + "\nteacher.requires_grad_(False)\n"),
+        ("teacher-recorded", TEACHER.replace("teacher(x)", "teacher(x).detach()")),
+        # Frozen in another place, too; probabilities already; a schedule in micro-batches.
+        ("freeze-assigned", LOSSES + "\nweight.requires_grad = False\n"),
+        ("softmax-inserted", LOSSES + "\nlast = nn.Softmax(1)\n"),
+        (
+            "schedule-hurried",
+            WINDOW_SCHEDULE.replace("(optimizer, updates", "(optimizer, len(loader)"),
+        ),
         # The same function steps without the clip's unscaling in between.
         ("scaler-bypassed", SCALED),
     ],

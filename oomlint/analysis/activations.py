@@ -178,7 +178,11 @@ class Reader:
                 return found, place
             if isinstance(node.func, ast.Attribute) and node.func.attr in CHAINED:
                 return self.loss_of(place.at(node.func.value), depth + 1)
-            return "", None
+            builder = function_called(place, node) if depth <= MAX_DEPTH else None
+            built = returned(builder) or [] if builder is not None else []
+            return one_of(
+                self.loss_of(Place(value, builder, place.module), depth + 1) for value in built
+            )
         if isinstance(node, ast.Subscript):
             held = entry_of(place, node)
             return self.loss_of(held, depth + 1) if held is not None else ("", None)
@@ -187,13 +191,10 @@ class Reader:
         found = losses_of(place)
         if found:
             return found, None
-        known = [
+        return one_of(
             self.loss_of(value, depth + 1) if index is None else ("", None)
             for value, index in definitions(place) or ()
-        ]
-        if not known or len({loss for loss, _ in known}) > 1:
-            return "", None
-        return known[0] if len(known) == 1 else (known[0][0], None)
+        )
 
     # -- outputs
 
@@ -326,6 +327,14 @@ class Reader:
             kind = LAYERS.get(layer[2])
             return [Ending(kind, place)] if kind else None
         return self.of_network(place, place, None, depth + 1)
+
+
+def one_of(losses: Iterator[tuple[str, Place | None]]) -> tuple[str, Place | None]:
+    """The loss that all of them are, with where it is constructed if there is one such place."""
+    known = list(losses)
+    if not known or len({loss for loss, _ in known}) > 1:
+        return "", None
+    return known[0] if len(known) == 1 else (known[0][0], None)
 
 
 def is_lengthened(place: Place, node: ast.expr) -> bool:

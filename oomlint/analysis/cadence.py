@@ -97,8 +97,22 @@ def skips(statements: list[ast.stmt]) -> bool:
     for statement in statements:
         if isinstance(statement, ast.If) and SELDOM_TEST.search(written(statement.test)):
             if isinstance(statement.body[-1], ast.Continue | ast.Return):
-                return True
+                if not goes_on_behind(statement.test):
+                    return True
     return False
+
+
+def goes_on_behind(test: ast.expr) -> bool:
+    """Whether a test leaves the first passes of a resumed run alone: `batch_idx < start_idx`."""
+    return (
+        isinstance(test, ast.Compare)
+        and isinstance(test.ops[0], ast.Lt | ast.LtE)
+        and isinstance(test.comparators[0], ast.Name | ast.Attribute)
+        and bool(COUNTER.search(written(test.left)))
+    )
+
+
+COUNTER = re.compile(r"^[ij]$|step|iter|batch|idx|index|epoch", re.IGNORECASE)
 
 
 def is_step_loop(module: Module, loop: Loop, function: Function | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from oomlint.analysis.modules import Class, Function, Module
 from oomlint.analysis.state import World
@@ -87,3 +88,14 @@ def find_method(world: World, cls: Class, name: str, after: Class | None = None)
         if name in kin.methods:
             return kin.methods[name]
     return None
+
+
+def reached_from(cls: Class, name: str) -> Iterator[Function]:
+    """A method and those of the same class that it leads to, by their words."""
+    reached, pending = {name}, [name]
+    while pending:
+        method = cls.methods[pending.pop()]
+        yield method
+        more = (method.words & cls.methods.keys()) - reached - {"__init__"}
+        reached |= more
+        pending.extend(more)

@@ -12,6 +12,8 @@ from oomlint.analysis import callers, classes, edits, knowledge, sites
 from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import Node, anchor, make_fix
 from oomlint.analysis.modules import TEXTS, Class, Function, Module, written
+from oomlint.analysis.parameterless import in_full
+from oomlint.analysis.project import Definition
 from oomlint.analysis.recurrence import uncut
 from oomlint.analysis.state import Event, Kind, World
 from oomlint.analysis.values import Instance, Tensor, Thing, Unknown, ancestors, options
@@ -203,7 +205,9 @@ def untrained(world: World, event: Event) -> Found | None:
     trained = trained_models(world)
     called = written(event.node.func) if isinstance(event.node, ast.Call) else ""
     named = bool(TEACHER.search(called.removesuffix(".forward").rsplit(".", 1)[-1]))
-    evaluated = event.detail.get("eval_mode") is True
+    # Transformers hands out what it loads in evaluation mode.
+    loaded = "from_pretrained" in subject.key
+    evaluated = loaded or event.detail.get("eval_mode") is True
     known = trained is not None and not any(ask.related(subject.key, key) for key in trained)
     if trained is not None and not known:
         return None
@@ -257,16 +261,21 @@ def is_trained(other: Event, event: Event, trained: set[str] | None) -> bool:
 
 # models that have no gradient although their grad mode is on
 
-FREEZING = re.compile(r"requires_grad|freez|stop_grad|set_grad|no_weight_grad", re.IGNORECASE)
+# A condition that only asks for `p.requires_grad` freezes nothing.
+FREEZING = re.compile(
+    r"requires_grads?(_?\(|\s*=(?!=))|freez|stop_grad|set_grad|no_weight_grad", re.IGNORECASE
+)
 
 
 def frozen_elsewhere(model: Model, world: World, event: Event) -> bool:
-    """Whether the file, the model's class, what makes it or who hands it over may freeze it."""
-    texts: list[Module] = [model.module, event.module]
+    """Whether the file, the constructor, what makes a model or who hands it over may freeze it."""
+    if freezes(model.module) or freezes(event.module):
+        return True
     for option in options(event.subject) if event.subject is not None else ():
         if isinstance(option, Instance) and option.cls is not None:
-            texts += [kin.module for kin in classes.lineage(world, option.cls)]
-    if any(freezes(module) for module in (*texts, *makers(model))):
+            if freezes_itself(world, option.cls):
+                return True
+    if any(freezes_what_it_makes(world, found) for found in makers(model)):
         return True
     function = world.root
     if function is None or function.parent is not None or not isinstance(event.subject, Unknown):
@@ -283,15 +292,30 @@ def constructor(cls: Class | None) -> Function | None:
     return cls.methods.get("__init__") if cls is not None else None
 
 
-def makers(model: Model) -> Iterator[Module]:
-    """The files of the project's functions and classes that the file imports."""
+def freezes_itself(world: World, cls: Class) -> bool:
+    """Whether the constructor of a network freezes a part of it."""
+    kin = [in_full(one) for one in classes.lineage(world, cls)]
+    built = (one for one in kin if "__init__" in one.methods)
+    methods = (method for one in built for method in classes.reached_from(one, "__init__"))
+    return any(FREEZING.search(method.code) for method in methods)
+
+
+def freezes_what_it_makes(world: World, found: Definition) -> bool:
+    if isinstance(found, Class):
+        return freezes_itself(world, found)
+    if isinstance(found, Module):
+        return freezes(found)
+    helpers = (found.module.function(word) for word in sorted(found.words))
+    return any(FREEZING.search(one.code) for one in (found, *helpers) if one is not None)
+
+
+def makers(model: Model) -> Iterator[Definition]:
+    """The project's functions, classes and files that the file imports."""
     for target in dict.fromkeys(model.module.imports.values()):
         if target.split(".")[0] in classes.OUTSIDE:
             continue
         found = model.project.find(target, model.module)
-        if isinstance(found, Function | Class):
-            yield found.module
-        elif isinstance(found, Module):
+        if found is not None:
             yield found
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from oomlint.analysis import callers, edits, knowledge, parameterless
+from oomlint.analysis import callers, classes, edits, knowledge, parameterless
 from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import Node, make_fix, positions
 from oomlint.analysis.keeping import crosses
@@ -207,13 +207,7 @@ def words_of_forward(cls: Class) -> Iterator[frozenset[str]]:
     if "forward" not in methods:
         yield from (method.words for method in methods.values())
         return
-    reached, pending = {"forward"}, ["forward"]
-    while pending:
-        words = methods[pending.pop()].words
-        yield words
-        more = (words & methods.keys()) - reached - {"__init__"}
-        reached |= more
-        pending.extend(more)
+    yield from (method.words for method in classes.reached_from(cls, "forward"))
 
 
 def reason_of(world: World, event: Event) -> Reason | None:

@@ -166,14 +166,7 @@ def tensors_of(module: Module, function: Function | None) -> set[str]:
     """Names of a scope that hold what the device computes, by what made and what used them."""
     scope = module.tree if function is None else function.node
     nodes = list(sites.own_nodes(scope))
-    found = {
-        written(node.func.value)
-        for node in nodes
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "backward"
-        and isinstance(node.func.value, ast.Name)
-    }
+    found = {name for node in nodes for name in backpropagated(node)}
     assigns = [node for node in nodes if isinstance(node, ast.Assign | ast.AugAssign)]
     loops = [node for node in nodes if isinstance(node, ast.For | ast.comprehension)]
     for _ in range(4):
@@ -192,6 +185,23 @@ def tensors_of(module: Module, function: Function | None) -> set[str]:
         if len(found) == before:
             break
     return found
+
+
+def backpropagated(node: ast.AST) -> Iterator[str]:
+    """The loss of `loss.backward()`, `scaler.scale(loss).backward()`, `engine.backward(loss)`."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return
+    if node.func.attr not in ("backward", "manual_backward"):
+        return
+    inner = node.func.value
+    if isinstance(inner, ast.Name):
+        # With an argument it may be an accelerator that is told to.
+        role = knowledge.role_of_name(inner.id) if node.args else None
+        yield from [inner.id] if role is None else ()
+    if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute):
+        scaled = inner.args if inner.func.attr == "scale" else []
+        yield from (part.id for part in scaled if isinstance(part, ast.Name))
+    yield from (part.id for part in node.args[:1] if isinstance(part, ast.Name))
 
 
 def summands(node: ast.expr) -> Iterator[str]:
