@@ -1,4 +1,4 @@
-"""Windows whose first is short because the counter is off by one, or that divide by another size."""
+"""Windows of which the first is short, as its counter is off by one, or divided by another size."""
 
 from __future__ import annotations
 
