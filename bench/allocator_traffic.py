@@ -198,7 +198,7 @@ def segments(device: Allocator, blocks: dict[str, Block | None]) -> Iterator[str
     """Every segment with its blocks in the order of their addresses, `A` marking those in use."""
     device.statistics()
     found = [block for block in blocks.values() if block is not None]
-    for pool in (device._small, device._large):
+    for pool in (device._pools.small, device._pools.large):
         found += [block for _, block in pool.free]
     found.sort(key=lambda block: (block.segment, block.offset))
     for _, group in groupby(enumerate(runs(found)), key=lambda entry: entry[1][0]):

@@ -117,6 +117,50 @@ CASES = {
         "torch.backends.cudnn.enabled = True; torch._C._cuda_clearCublasWorkspaces()\nfound",
         "[983040, 865792, 393216, 329216, 114688, 280064, 1982464, 661600]",
     ),
+    "a pool of its own": (
+        "p = torch.cuda.MemPool(); x = make(5 * MB)\n"
+        "with torch.cuda.use_mem_pool(p): y = make(5 * MB); z = make(1000); users = p.use_count()\n"
+        "found = held(), [(s['segment_pool_id'] == p.id, s['total_size']) for s in"
+        " torch.cuda.memory_snapshot()], len(p.snapshot()), users\n"
+        "w = make(5 * MB); del y, z; torch.cuda.empty_cache(); kept = held()[1::2]\n"
+        "del p; [*found, kept, held()[1::2]]",
+        "[[10486784, 44040192, 10486784, 3], [(False, 20971520), (True, 20971520), (True, "
+        "2097152)], 2, 2, [44040192, 3], [20971520, 1]]",
+    ),
+    "a snapshot": (
+        "x = make(4000); y = make(30 * MB); y.record_stream(torch.cuda.Stream())\n"
+        "z = make(3 * MB); del y, z\n"
+        "[(s['segment_type'], s['total_size'], s['allocated_size'], s['active_size'],"
+        " s['requested_size'], [(b['address'] - s['address'], b['size'], b['state']) for b in"
+        " s['blocks']]) for s in torch.cuda.memory_snapshot()]",
+        "[('small', 2097152, 4096, 4096, 4000, [(0, 4096, 'active_allocated'), (4096, 2093056,"
+        " 'inactive')]), ('large', 31457280, 0, 31457280, 31457280, [(0, 31457280,"
+        " 'active_pending_free')]), ('large', 20971520, 0, 0, 0, [(0, 20971520, 'inactive')])]",
+    ),
+    "a snapshot of segments that expand": (
+        "use = torch.cuda.memory._set_allocator_settings; use('expandable_segments:True')\n"
+        "x, y = make(30 * MB), make(50 * MB); del x\n"
+        "def seen(): return [(s['total_size'], s['is_expandable'], [(b['size'], b['state']) for b"
+        " in s['blocks']]) for s in torch.cuda.memory_snapshot()]\n"
+        "found = seen(); torch.cuda.empty_cache(); found += seen()\n"
+        "use('expandable_segments:False'); found",
+        "[(83886080, True, [(31457280, 'inactive'), (52428800, 'active_allocated')]), (62914560,"
+        " True, [(10485760, 'inactive'), (52428800, 'active_allocated')])]",
+    ),
+    "a history": (
+        "record = torch.cuda.memory._record_memory_history; record(clear_history=True, stacks='python')\n"
+        "def ask(): return make(4000)\n"
+        "x = ask(); y = make(30 * MB); y.record_stream(torch.cuda.Stream()); z = make(3 * MB)\n"
+        "del z, y; torch.cuda.empty_cache(); text(lambda: make(1 << 45))\n"
+        "trace = torch.cuda.memory._snapshot()['device_traces'][0]; record(None)\n"
+        "[(e['action'], e['size']) for e in trace], [f['name'] for f in trace[1]['frames']][:3],"
+        " 'device_free' in trace[-1], len(torch.cuda.memory._snapshot()['device_traces'][0])",
+        "([('segment_alloc', 2097152), ('alloc', 4000), ('segment_alloc', 31457280), ('alloc',"
+        " 31457280), ('segment_alloc', 20971520), ('alloc', 3145728), ('free_requested', 3145728),"
+        " ('free_completed', 3145728), ('free_requested', 31457280), ('free_completed', 31457280),"
+        " ('segment_free', 20971520), ('segment_free', 31457280), ('oom', 35184372088832)],"
+        " ['make', 'ask', '<module>'], True, 0)",
+    ),
     "a workspace for each thread that multiplies": (
         "w = torch.ones(8, 8, device='cuda', requires_grad=True)\n"
         "start = held()[0]; y = (w @ w).sum(); forward = held()[0] - start; y.backward()\n"
@@ -126,7 +170,7 @@ CASES = {
     ),
 }
 PROGRAM = """
-import ast, json, sys, torch
+import ast, gc, json, sys, torch
 from oomlint.verify import emulation
 from oomlint.verify.profiles import PROFILES
 emulation.install(profile=PROFILES["H100"])
@@ -141,7 +185,7 @@ def text(run):
     except Exception as error: return f"{type(error).__name__}: {error}"
 answers = {}
 for name, code in json.load(sys.stdin).items():
-    torch.cuda.empty_cache()
+    gc.collect(); torch.cuda.empty_cache()
     tree = ast.parse(code)
     last = ast.Expression(tree.body.pop().value)
     names = dict(globals())

@@ -274,6 +274,93 @@ CASES = {
         "         torch.nn.functional.interpolate(x[None], scale_factor=2).dtype)\nd",
         "(torch.float16, torch.float16, torch.float32, torch.float32)",
     ),
+    "a number names the device": (
+        "p = torch.nn.Linear(2, 2, device=0).weight, torch.nn.Linear(2, 2).to(0).weight\n"
+        "x = torch.zeros(2, device=0), torch.arange(2, device=0), torch.tensor([1], device=0)\n"
+        "{t.device for t in (*p, *x)}, torch.device(0), isinstance(torch.device(0), torch.device)",
+        "({device(type='cuda', index=0)}, device(type='cuda', index=0), True)",
+    ),
+    "a number as the default device": (
+        "torch.set_default_device(0); d = torch.zeros(1).device; torch.set_default_device(None)\n"
+        "with torch.device(0): e = torch.ones(1).device\n(d, e, torch.zeros(1).device)",
+        "(device(type='cuda', index=0), device(type='cuda', index=0), device(type='cpu'))",
+    ),
+    "a device by number survives pickling": (
+        "import pickle; pickle.loads(pickle.dumps(torch.device(0)))",
+        "cuda:0",
+    ),
+    "questions about a device that is not there": (
+        "said = []\nfor ask in (torch.cuda.memory_allocated, torch.cuda.memory_stats,"
+        " torch.cuda.current_stream, torch.cuda.get_device_properties):\n"
+        "    for device in (1, 'cpu'):\n"
+        "        try: ask(device)\n"
+        "        except Exception as error: said.append(type(error).__name__)\nsaid",
+        str(["RuntimeError", "ValueError"] * 3 + ["AssertionError", "ValueError"]),
+    ),
+    "loading what lay on another device": (
+        "b = io.BytesIO(); torch.save(torch.ones(2), b); b.seek(0)\n"
+        "try: torch.load(b, map_location='cuda:1')\n"
+        "except RuntimeError as error: said = str(error)\nsaid[:82]",
+        "Attempting to deserialize object on CUDA device 1 but torch.cuda.device_count() is",
+    ),
+    "the state of CUDA's generator": (
+        "g = torch.Generator('cuda').manual_seed(5); torch.rand(3, device='cuda', generator=g)\n"
+        "state = g.get_state(); a = torch.rand(3, device='cuda', generator=g)\n"
+        "g.set_state(state); b = torch.rand(3, device='cuda', generator=g)\n"
+        "state.tolist(), g.get_offset(), a.equal(b), g.clone_state().initial_seed()",
+        str(([5, *[0] * 7, 4, *[0] * 7], 8, True, 5)),
+    ),
+    "a state of the other device": (
+        "said = []\nfor put, state in ((torch.cuda.set_rng_state, torch.get_rng_state()),"
+        " (torch.set_rng_state, torch.cuda.get_rng_state())):\n"
+        "    try: put(state)\n"
+        "    except RuntimeError as error: said.append(str(error)[:40])\nsaid",
+        "['RNG state is wrong size', 'Expected a CPUGeneratorImplState of size']",
+    ),
+    "a generator of the other device": (
+        "h, g, said = torch.Generator(), torch.Generator('cuda'), []\n"
+        "for draw in (lambda: torch.rand(2, device='cuda', generator=h),"
+        " lambda: torch.ones(2).normal_(generator=g),"
+        " lambda: torch.randperm(4, device='cuda', generator=h),"
+        " lambda: list(torch.utils.data.DataLoader([1, 2], shuffle=True, generator=g))):\n"
+        "    try: draw()\n"
+        "    except RuntimeError as error: said.append(str(error))\n"
+        "[line.split()[2] + line.split()[-1] for line in said], said[0]",
+        "([\"'cuda''cpu'\", \"'cpu''cuda'\", \"'cuda''cpu'\", \"'cpu''cuda'\"], "
+        "\"Expected a 'cuda' device type for generator but found 'cpu'\")",
+    ),
+    "what the device draws leaves the host's numbers alone": (
+        "torch.manual_seed(0); a = torch.rand(1)\ntorch.manual_seed(0)\n"
+        "torch.nn.functional.dropout(torch.rand(5, device='cuda')); b = torch.rand(1)\n"
+        "a.equal(b), torch.cuda.initial_seed()",
+        "(True, 0)",
+    ),
+    "a checkpoint drops the same values again": (
+        "x = torch.ones(64, device='cuda', requires_grad=True)\n"
+        "def drop(x): return torch.nn.functional.dropout(x.sin())\n"
+        "y = checkpoint(drop, x, use_reentrant=False); torch.rand(3, device='cuda')\n"
+        "y.sum().backward(); bool(((y != 0) == (x.grad != 0)).all())",
+        "True",
+    ),
+    "streams and events of any accelerator": (
+        "s, e = torch.Stream('cuda'), torch.Event('cuda')\n"
+        "isinstance(torch.cuda.Stream(), torch.Stream), isinstance(e, torch.cuda.Event), s.device",
+        "(True, True, device(type='cuda', index=0))",
+    ),
+    "waiting for the device is refused where it may not be": (
+        "torch.cuda.set_sync_debug_mode('error')\n"
+        "try: torch.ones(1, device='cuda').item()\n"
+        "except RuntimeError as error: said = str(error)\n"
+        "torch.cuda.set_sync_debug_mode(0); said, torch.cuda.get_sync_debug_mode()",
+        "('called a synchronizing CUDA operation', 0)",
+    ),
+    "graphs are refused, graphed callables run": (
+        "f = torch.cuda.make_graphed_callables(torch.sin, (torch.ones(1, device='cuda'),))\n"
+        "try: torch.cuda.graph(torch.cuda.CUDAGraph())\n"
+        "except RuntimeError as error: said = str(error)\n"
+        "said[:56], f(torch.zeros(1, device='cuda')).item()",
+        "('CUDA graphs are not modelled by the emulated device: wha', 0.0)",
+    ),
     "a scaler that steps": (
         "w = torch.nn.Parameter(torch.ones(1, device='cuda')); o = torch.optim.SGD([w], lr=1.0)\n"
         "s = torch.cuda.amp.GradScaler(); s.scale(w * 2).backward(); s.unscale_(o)\n"

@@ -82,10 +82,10 @@ from torch import bfloat16, float32
 torch.backends.cuda.enable_cudnn_sdp(False)
 asked = []
 malloc = Allocator.malloc
-def listening(self, request, stream=0):
+def listening(self, request, *place):
     if request:
         asked.append(request)
-    return malloc(self, request, stream)
+    return malloc(self, request, *place)
 Allocator.malloc = listening
 def heard(run):
     asked.clear()

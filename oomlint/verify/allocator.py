@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 
 from oomlint.verify.allocator_settings import UNLIMITED, AllocatorSettings, from_environment
-from oomlint.verify.blocks import Block, Pool
+from oomlint.verify.blocks import Block, Pool, Pools
 from oomlint.verify.expandable import Memory, Ranges, reach
 from oomlint.verify.sizes import (
     DEVICE_PAGE,
@@ -26,6 +27,11 @@ ADVICE = (
     "for Memory Management  (https://docs.pytorch.org/docs/stable/notes/cuda.html"
     "#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)"
 )
+
+
+# What is told: an action by torch's name, the block (None out of memory), its bytes, its stream.
+Observer = Callable[[str, "Block | None", int, int], None]
+FIRST_ADDRESS = 0x7F0000000000
 
 
 class CapacityExceeded(Exception):
@@ -69,10 +75,12 @@ class Allocator:
         self._fraction = fraction
         self._settings = settings  # the environment's are read at the first request, as CUDA's are
         self._statistics = Statistics()
-        self._small = Pool(True, self._statistics.small)
-        self._large = Pool(False, self._statistics.large)
-        self._segments = 0
-        self._ranges = Ranges(self._memory, self._next_segment, self._reserve)
+        self._pools = self._new_pools((0, 0))
+        self._others: list[Pools] = []  # that torch.cuda.MemPool made
+        self._bases: list[int] = [FIRST_ADDRESS]  # of segments, by number; the next one's is last
+        self._live: set[Block] = set()
+        self.observer: Observer | None = None
+        self._ranges = Ranges(self._memory, self._next_segment, self._map)
         self._busy: deque[Block] = deque()  # freed, but other streams may still work with them
         self._queue: deque[Block] = deque()
         self._lock = threading.RLock()
@@ -111,7 +119,7 @@ class Allocator:
         fraction = self.fraction
         return int(fraction * self.capacity) if fraction < 1 else None
 
-    def malloc(self, request: int, stream: int = 0) -> Block | None:
+    def malloc(self, request: int, stream: int = 0, pools: Pools | None = None) -> Block | None:
         """A block for `request` bytes, None for zero; raises CapacityExceeded."""
         if request <= 0:
             return None
@@ -120,10 +128,14 @@ class Allocator:
             self._release_busy()
             settings = self.settings
             size = round_size(request, settings.divisions_for(request))
-            pool = self._small if size <= SMALL_LIMIT else self._large
+            pools = pools or self._pools
+            pool = pools.small if size <= SMALL_LIMIT else pools.large
             block = self._find(pool, size, stream) or self._grow(pool, size, stream, request)
             block = self._take(block, size)
             block.requested = request
+            self._live.add(block)
+            if self.observer is not None:
+                self.observer("alloc", block, request, stream)
             for counters in (self._statistics, pool.counters):
                 counters.blocks.add(1)
                 counters.allocated.add(block.size)
@@ -155,6 +167,47 @@ class Allocator:
         with self._lock:
             self._drain()
             self._release_cached()
+
+    @property
+    def free_now(self) -> int:
+        """Bytes of the device, while the allocator is at work."""
+        return self._memory.free
+
+    def address(self, block: Block) -> int:
+        """Where a block begins; addresses of segments that are gone are not used again."""
+        return self._bases[block.segment - 1] + block.offset
+
+    def blocks(self) -> list[Block]:
+        """All blocks with memory behind them, in use or free."""
+        with self._lock:
+            self._drain()
+            pools = (pool for pools in (self._pools, *self._others) for pool in pools)
+            free = (block for pool in pools for _, block in pool.free)
+            return [*self._live, *self._busy, *free]
+
+    def add_pools(self, identity: tuple[int, int], whole: bool = False) -> Pools:
+        """Pools of their own, whose segments serve nothing else."""
+        pools = self._new_pools(identity)
+        pools.small.whole = pools.large.whole = whole
+        self._others.append(pools)
+        return pools
+
+    def leave_pools(self, pools: Pools) -> None:
+        """One user less; the last one's memory goes back as far as it is free."""
+        pools.users -= 1
+        if not pools.users:
+            with self._lock:
+                self._drain()
+                for pool in pools:
+                    self._release_pool(pool)
+
+    def pools_of(self, block: Block) -> tuple[int, int]:
+        """The identity of the pools that a block is from."""
+        return next((one.id for one in self._others if block.pool in tuple(one)), (0, 0))
+
+    def _new_pools(self, identity: tuple[int, int]) -> Pools:
+        small, large = self._statistics.small, self._statistics.large
+        return Pools(Pool(True, small), Pool(False, large), identity)
 
     def _drain(self) -> None:
         while self._queue:
@@ -222,6 +275,8 @@ class Allocator:
             block = self._obtain(pool, size, stream, wanted)
         if block is None:
             state.ooms += 1
+            if self.observer is not None:
+                self.observer("oom", None, wanted, stream)
             raise CapacityExceeded(exhaustion(wanted, self._memory, self._allowed, state))
         return block
 
@@ -236,11 +291,22 @@ class Allocator:
             return None
         self._reserve(pool, wanted)
         self._count_segment(pool, wanted, 1)
-        return Block(pool, stream, wanted, self._next_segment(), 0)
+        block = Block(pool, stream, wanted, self._next_segment(wanted), 0)
+        if self.observer is not None:
+            self.observer("segment_alloc", block, wanted, stream)
+        return block
 
-    def _next_segment(self) -> int:
-        self._segments += 1
-        return self._segments
+    def _next_segment(self, size: int) -> int:
+        """The number of a new segment, or of a range of addresses, of so many bytes."""
+        self._bases.append(self._bases[-1] + up(size, DEVICE_PAGE))
+        return len(self._bases) - 1
+
+    def _map(self, block: Block, size: int) -> None:
+        """Pages of a range were backed, or given back if `size` is negative."""
+        self._reserve(block.pool, size)
+        if self.observer is not None:
+            action = "segment_map" if size > 0 else "segment_unmap"
+            self.observer(action, block, abs(size), block.stream)
 
     def _reserve(self, pool: Pool, size: int) -> None:
         """Counts memory that the device gave, or took back if `size` is negative."""
@@ -278,6 +344,8 @@ class Allocator:
 
     def _divides(self, block: Block, size: int) -> bool:
         rest = block.size - size
+        if block.pool.whole:
+            return False
         if block.pool.small or self.settings.expandable:
             return rest >= MIN_BLOCK
         # A large block is handed out whole unless more than 1 MiB would be left.
@@ -292,6 +360,9 @@ class Allocator:
 
     def _return(self, block: Block) -> None:
         block.allocated = False
+        self._live.discard(block)
+        if self.observer is not None:
+            self.observer("free_requested", block, block.requested, block.stream)
         for counters in (self._statistics, block.pool.counters):
             counters.blocks.add(-1)
             counters.allocated.add(-block.size)
@@ -311,6 +382,8 @@ class Allocator:
 
     def _put_back(self, block: Block) -> None:
         pool, size, requested = block.pool, block.size, block.requested
+        if self.observer is not None:
+            self.observer("free_completed", block, requested, block.stream)
         block.requested = 0
         merged = [pool.merge(block, block.previous), pool.merge(block, block.following)]
         pool.insert(block)
@@ -325,6 +398,8 @@ class Allocator:
     def _release(self, block: Block) -> None:
         """Gives an unsplit cached block back to the device."""
         block.pool.remove(block)
+        if self.observer is not None:
+            self.observer("segment_free", block, block.size, block.stream)
         self._memory.used -= up(block.size, DEVICE_PAGE)
         self._reserve(block.pool, -block.size)
         self._count_segment(block.pool, block.size, -1)
@@ -332,14 +407,19 @@ class Allocator:
     def _release_cached(self) -> None:
         self._statistics.synchronisations += 1
         self._release_busy()
-        for pool in (self._large, self._small):
-            blocks = [block for _, block in pool.free]
-            for block in blocks:
-                if block.range is None and not block.split:
-                    self._release(block)
-            for block in blocks:
-                if block.range is not None:
-                    self._ranges.unmap(block)
+        unused = (pools for pools in self._others if not pools.users)
+        for pool in (pool for pools in (self._pools, *unused) for pool in pools):
+            self._release_pool(pool)
+
+    def _release_pool(self, pool: Pool) -> None:
+        """Gives back what is cached and whole, and the free pages of expandable segments."""
+        blocks = [block for _, block in pool.free]
+        for block in blocks:
+            if block.range is None and not block.split:
+                self._release(block)
+        for block in blocks:
+            if block.range is not None:
+                self._ranges.unmap(block)
 
     def _release_oversize(self, pool: Pool, size: int, stream: int) -> bool:
         """Gives back blocks that are never split, if that makes room for a request."""
@@ -366,7 +446,7 @@ class Allocator:
         """Gives back the large blocks that were not used for the longest time."""
         limit = int(self.settings.collection_threshold * allowed)
         excess = self._statistics.reserved.current - limit
-        pool = self._large
+        pool = self._pools.large
         idle = [block for _, block in pool.free if not block.split]
         age = sum(pool.searches - block.since for block in idle)
         while excess > 0 and idle:

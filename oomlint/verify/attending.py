@@ -233,8 +233,7 @@ def attend(device: Device) -> Callable[..., Any]:
             scale = scale or 1 / math.sqrt(width)
             wider = (0, -width % HEAD_STEP)
             query, key, value = (F.pad(tensor, wider) for tensor in (query, key, value))
-        with device.paused():
-            seed = int(torch.randint(1 << 62, (), device="cpu")) if dropout_p else 0
+        seed = device.generator.draw() >> 2 if dropout_p else 0
         call = Call(device, kind, is_causal, dropout_p, scale, seed, torch.is_grad_enabled())
         made = Attention.apply(call, query, key, value, bias)
         return made if query.shape[-1] == width else made[..., :width]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from oomlint.verify.statistics import Counters
@@ -70,6 +71,7 @@ class Pool:
     free: list[tuple[Key, Block]] = field(default_factory=list)
     unmapped: list[tuple[Key, Block]] = field(default_factory=list)  # by stream and address
     searches: int = 0
+    whole: bool = False  # its blocks are never split
 
     def insert(self, block: Block) -> None:
         block.since = self.searches
@@ -106,6 +108,19 @@ class Pool:
             block.splice(block.previous, other.following)
         block.size += other.size
         return other.size
+
+
+@dataclass(slots=True, eq=False)
+class Pools:
+    """The pool of small requests and that of large ones, with the identity that torch shows."""
+
+    small: Pool
+    large: Pool
+    id: tuple[int, int] = (0, 0)
+    users: int = 1  # without any, cached memory goes back to the device
+
+    def __iter__(self) -> Iterator[Pool]:
+        return iter((self.large, self.small))
 
 
 def address(block: Block) -> Key:

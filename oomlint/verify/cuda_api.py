@@ -9,41 +9,49 @@ from typing import Any
 
 import torch
 
-from oomlint.verify import streams
+from oomlint.verify import memory_pools, streams
 from oomlint.verify.allocator_settings import UNLIMITED, parse
-from oomlint.verify.device import CUDA, Device, target
+from oomlint.verify.device import Device
+from oomlint.verify.device_names import ORDINAL, index_of, target
+from oomlint.verify.memory_history import MemoryHistory
 from oomlint.verify.profiles import properties
 from oomlint.verify.statistics import Statistics
-from oomlint.verify.streams import Event, Scope, Stream, StreamScope
-
-
-class Generators:
-    """A generator of the emulated device's random numbers: the CPU's own."""
-
-    device = CUDA
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(torch.default_generator, name)
+from oomlint.verify.streams import Event, ExternalStream, Scope, Stream, StreamScope
 
 
 def install(emulated: Device) -> None:
     """Puts the emulated device behind `torch.cuda` and `torch.accelerator`."""
-    memory, random = memory_functions(emulated), random_functions()
-    for name, value in (memory | random | device_functions(emulated)).items():
-        setattr(torch.cuda, name, value)
-    for name, value in memory.items():
-        setattr(torch.cuda.memory, name, value)
-    for name in ("manual_seed", "manual_seed_all", "get_rng_state", "set_rng_state"):
-        setattr(torch.cuda.random, name, random[name])
+    memory = memory_functions(emulated)
+    for name, value in (memory | device_functions(emulated)).items():
+        replace_everywhere(name, value)
+    for name, answer in CORE.items():
+        setattr(torch._C, name, answer)
     install_accelerator(memory)
     install_tools(emulated)
+    MemoryHistory(emulated.allocator).install()
+    memory_pools.install(emulated)
 
 
-class Graph:
-    """Stands where CUDA's graphs would."""
+# What torch's own Python asks of C++.
+CORE: dict[str, Callable[..., Any]] = {
+    "_cuda_getDevice": lambda: 0,
+    "_cuda_setDevice": lambda device: None,
+    "_cuda_exchangeDevice": lambda device: 0,
+    "_cuda_maybeExchangeDevice": lambda device: 0,
+}
+PARTS = ("memory", "random", "streams", "graphs")
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        raise RuntimeError("CUDA graphs are not modelled by the emulated device")
+
+def replace_everywhere(name: str, value: Any) -> None:
+    """In torch.cuda, and in the parts of it that have imported the same thing by name."""
+    module: Any = torch.cuda
+    for part in (getattr(module, part) for part in PARTS):
+        if name in vars(part):
+            setattr(part, name, value)
+    setattr(module, name, value)
+
+
+MODES = ("default", "warn", "error")
 
 
 class Runtime:
@@ -51,22 +59,41 @@ class Runtime:
 
     cudaError = SimpleNamespace(success=0)
 
+    def __init__(self, emulated: Device) -> None:
+        self.emulated = emulated
+
+    def cudaMemGetInfo(self, device: int = 0) -> tuple[int, int]:
+        allocator = self.emulated.allocator
+        return allocator.available, allocator.capacity
+
+    def cudaGetErrorString(self, code: int) -> str:
+        return "no error"
+
     def __getattr__(self, name: str) -> Any:
-        return nothing()
+        return lambda *args: self.cudaError.success
 
 
 def install_tools(emulated: Device) -> None:
     """What is beside memory and devices: markers, the runtime, legacy types."""
-    runtime = Runtime()
+
+    def watch_waits(debug_mode: int | str) -> None:
+        if isinstance(debug_mode, str):
+            if debug_mode not in MODES:
+                raise RuntimeError(
+                    "invalid value of debug_mode, expected one of `default`, `warn`, `error`"
+                )
+            debug_mode = MODES.index(debug_mode)
+        emulated.watchful = debug_mode
+
+    runtime = Runtime(emulated)
     module, core, markers = torch.cuda, torch._C, torch.cuda.nvtx
     answers = {
         "cudart": lambda: runtime,
         "check_error": nothing(),
         "_sleep": nothing(),
-        "get_sync_debug_mode": lambda: 0,
-        "set_sync_debug_mode": nothing(),
+        "get_sync_debug_mode": lambda: emulated.watchful,
+        "set_sync_debug_mode": watch_waits,
         "get_stream_from_external": lambda pointer, device=None: Stream(stream_id=int(pointer)),
-        "CUDAGraph": Graph,
     }
     for name, value in answers.items():
         setattr(module, name, value)
@@ -115,22 +142,44 @@ def memory_functions(emulated: Device) -> dict[str, Any]:
             raise TypeError("Invalid type for fraction argument, must be `float`")
         if not 0 <= fraction <= 1:
             raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
+        index_of(device, "Allocator not initialized for device {}: did you call init?")
         allocator.fraction = fraction
+
+    def get_fraction(device: Any = None) -> float:
+        index_of(device)
+        return allocator.fraction
+
+    def count(name: str, which: str) -> Callable[..., int]:
+        def answer(device: Any = None) -> int:
+            index_of(device)
+            return int(getattr(getattr(now(), name), which))
+
+        return answer
+
+    def reset_peak(device: Any = None) -> None:
+        index_of(device)
+        allocator.reset_peak()
+
+    def reset_accumulated(device: Any = None) -> None:
+        index_of(device)
+        now().reset_accumulated()
 
     def set_settings(env: str) -> None:
         allocator.settings = parse(env)
 
     def memory_info(device: Any = None) -> tuple[int, int]:
+        index_of(device, ORDINAL, torch.AcceleratorError)
         return allocator.available, allocator.capacity
 
     def memory_stats(device: Any = None) -> OrderedDict[str, int]:
+        index_of(device)
         limit = allocator.settings.max_split
         found = now().named() | {"max_split_size": -1 if limit >= UNLIMITED else limit}
         return OrderedDict(sorted(found.items()))
 
     def nested_stats(device: Any = None) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        for name, value in memory_stats().items():
+        for name, value in memory_stats(device).items():
             *path, last = name.split(".")
             inner = found
             for part in path:
@@ -139,24 +188,23 @@ def memory_functions(emulated: Device) -> dict[str, Any]:
         return found
 
     return {
-        "memory_allocated": lambda device=None: now().allocated.current,
-        "max_memory_allocated": lambda device=None: now().allocated.peak,
-        "memory_reserved": lambda device=None: now().reserved.current,
-        "max_memory_reserved": lambda device=None: now().reserved.peak,
-        "memory_cached": lambda device=None: now().reserved.current,
-        "max_memory_cached": lambda device=None: now().reserved.peak,
+        "memory_allocated": count("allocated", "current"),
+        "max_memory_allocated": count("allocated", "peak"),
+        "memory_reserved": count("reserved", "current"),
+        "max_memory_reserved": count("reserved", "peak"),
+        "memory_cached": count("reserved", "current"),
+        "max_memory_cached": count("reserved", "peak"),
         "memory_stats": memory_stats,
         "memory_stats_as_nested_dict": nested_stats,
         "mem_get_info": memory_info,
         "empty_cache": allocator.empty_cache,
-        "reset_peak_memory_stats": lambda device=None: allocator.reset_peak(),
-        "reset_max_memory_allocated": lambda device=None: allocator.reset_peak(),
-        "reset_max_memory_cached": lambda device=None: allocator.reset_peak(),
-        "reset_accumulated_memory_stats": lambda device=None: now().reset_accumulated(),
+        "reset_peak_memory_stats": reset_peak,
+        "reset_max_memory_allocated": reset_peak,
+        "reset_max_memory_cached": reset_peak,
+        "reset_accumulated_memory_stats": reset_accumulated,
         "set_per_process_memory_fraction": set_fraction,
-        "get_per_process_memory_fraction": lambda device=None: allocator.fraction,
+        "get_per_process_memory_fraction": get_fraction,
         "get_allocator_backend": lambda: "native",
-        "_record_memory_history": nothing(),
         "_set_allocator_settings": set_settings,
     }
 
@@ -166,16 +214,17 @@ def device_functions(emulated: Device) -> dict[str, Any]:
 
     def about(found: Any) -> Callable[..., Any]:
         def answer(device: Any = None) -> Any:
-            number = device if isinstance(device, int) else torch.device(device or "cuda").index
-            if number not in (None, 0):
-                raise AssertionError("Invalid device id")
+            index_of(device, "Invalid device id", AssertionError)
             return found
 
         return answer
 
     def set_device(device: Any) -> None:
-        if not isinstance(device, int) or device >= 0:
+        if index_of(device, ORDINAL, torch.AcceleratorError, below=True) >= 0:
             target(device)
+
+    def synchronize(device: Any = None) -> None:
+        index_of(device, ORDINAL, torch.AcceleratorError)
 
     return {
         "is_available": lambda: True,
@@ -196,7 +245,7 @@ def device_functions(emulated: Device) -> dict[str, Any]:
         "is_tf32_supported": lambda: profile.capability >= (8, 0),
         "is_current_stream_capturing": lambda: False,
         "can_device_access_peer": lambda device=None, peer_device=None: False,
-        "synchronize": nothing(),
+        "synchronize": synchronize,
         "ipc_collect": nothing(),
         "utilization": lambda device=None: 0,
         "device": Scope,
@@ -204,29 +253,11 @@ def device_functions(emulated: Device) -> dict[str, Any]:
         "stream": type("stream", (StreamScope,), {}),
         "StreamContext": type("StreamContext", (StreamScope,), {}),
         "Stream": Stream,
-        "ExternalStream": type("ExternalStream", (Stream,), {}),
+        "ExternalStream": ExternalStream,
         "Event": Event,
         "current_stream": streams.current_stream,
         "default_stream": streams.default_stream,
         "set_stream": streams.set_stream,
-    }
-
-
-def random_functions() -> dict[str, Any]:
-    def seed(value: int) -> None:
-        torch.default_generator.manual_seed(int(value))
-
-    return {
-        "manual_seed": seed,
-        "manual_seed_all": lambda value: seed(value),
-        "seed": lambda: torch.default_generator.seed(),
-        "seed_all": lambda: torch.default_generator.seed(),
-        "initial_seed": lambda: torch.default_generator.initial_seed(),
-        "get_rng_state": lambda device=None: torch.default_generator.get_state(),
-        "get_rng_state_all": lambda: [torch.default_generator.get_state()],
-        "set_rng_state": lambda state, device=None: torch.default_generator.set_state(state),
-        "set_rng_state_all": lambda states: torch.default_generator.set_state(states[0]),
-        "default_generators": (Generators(),),
     }
 
 
@@ -237,13 +268,16 @@ def install_accelerator(memory: dict[str, Any]) -> None:
         "device_count": lambda: 1,
         "current_device_index": lambda: 0,
         "current_device_idx": lambda: 0,
-        "set_device_index": lambda device: None,
-        "set_device_idx": lambda device: None,
-        "current_stream": lambda device=None: streams.current_stream(),
-        "set_stream": lambda stream: streams.set_stream(stream),
-        "synchronize": lambda device=None: None,
+        "set_device_index": torch.cuda.set_device,
+        "set_device_idx": torch.cuda.set_device,
+        "current_stream": streams.current_stream,
+        "set_stream": streams.set_stream,
+        "synchronize": torch.cuda.synchronize,
         "get_memory_info": memory["mem_get_info"],
     }
+    torch.accelerator.device_index = Scope
+    # What is of any accelerator is of CUDA here, and none other is there.
+    torch.Stream, torch.Event = Stream, Event
     shared = {name: value for name, value in memory.items() if hasattr(torch.accelerator, name)}
     for name, value in (answers | shared).items():
         setattr(torch.accelerator, name, value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,20 +29,6 @@ KEYS = torch._C.DispatchKeySet(KEY)
 real_device: Callable[[torch.Tensor], torch.device] = torch.Tensor.device.__get__
 
 
-def target(value: Any) -> torch.device | None:
-    """The device that a user's argument names; raises what CUDA raises where it has no such one."""
-    if value is None:
-        return None
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = torch.device("cuda", value)
-    named = value if isinstance(value, torch.device) else torch.device(value)
-    if named.type == "cuda" and (named.index or 0) > 0:
-        raise torch.AcceleratorError(
-            "CUDA error: invalid device ordinal (the emulated machine has one device)"
-        )
-    return named
-
-
 class Hold:
     """Ties a block of the allocator to the life of a storage.
 
@@ -53,7 +40,7 @@ class Hold:
 
     def __init__(self, allocator: Allocator, size: int) -> None:
         self.allocator, self.size = allocator, size
-        self.block = allocator.malloc(size, current.stream)
+        self.block = allocator.malloc(size, current.stream, current.pools)
 
     def __del__(self) -> None:
         block = getattr(self, "block", None)
@@ -61,6 +48,8 @@ class Hold:
             self.allocator.free(block)
 
 
+WARNS, REFUSES = 1, 2
+SYNCHRONIZES = "called a synchronizing CUDA operation"
 Runner = Callable[[Any, Any, Any, Any], Any]
 
 
@@ -81,8 +70,11 @@ class Device:
         self.profile = profile
         self.state = State()
         self.waits = 0  # how often the host would have waited for a real device
+        self.watchful = 0  # what torch.cuda.set_sync_debug_mode asks for
+        self.generator: Any = None  # of random numbers
         self.blocking: bool | None = None  # read at the first operation, as CUDA does
         self.copies = 0  # of tensors from the host
+        self.doubts: set[str] = set()  # of what the script did and the model leaves out
         self.operators: set[Any] = set()  # that ran on the device
         self.runner: Runner | None = None  # of operators, in place of their kernels
         self.workspaces: dict[tuple[int, bool, int], Hold] = {}
@@ -91,6 +83,14 @@ class Device:
 
     def poison(self) -> None:
         self.poisoned = self.allocator.statistics().blocks.gained > 0
+
+    def wait(self) -> None:
+        """The host would wait here for a real device; raises RuntimeError where it may not."""
+        self.waits += 1
+        if self.watchful == REFUSES:
+            raise RuntimeError(SYNCHRONIZES)
+        if self.watchful == WARNS:
+            warnings.warn(SYNCHRONIZES, stacklevel=3)
 
     def note_launch(self) -> None:
         """An operation begins on the device; with CUDA_LAUNCH_BLOCKING the host waits for it."""

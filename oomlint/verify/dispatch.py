@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import re
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 
-from oomlint.verify import places
+from oomlint.verify import places, random_numbers
 from oomlint.verify.device import (
     CPU,
     KEY,
@@ -20,9 +21,9 @@ from oomlint.verify.device import (
     Device,
     on_device,
     storages,
-    target,
     tensors_in,
 )
+from oomlint.verify.device_names import target
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
@@ -35,6 +36,7 @@ FILLS = aten.copy_.default
 ADDS, ADDS_IN_PLACE = aten.add.Tensor, aten.add_.Tensor
 DROPOUT = aten.native_dropout.default
 LENGTHS = (aten._pack_padded_sequence.default, aten._pad_packed_sequence.default)
+QUIET: AbstractContextManager[None] = nullcontext()
 ENGINE = "_engine_run_backward"  # the Python function that calls the engine
 # Of a gradient on its way here: autograd, the call, Python; the storage and its tag.
 OWNERS, STORAGE_OWNERS = 3, 2
@@ -147,7 +149,7 @@ class Sight:
         if any(type(args[at]) in NUMBERS for at in tensors_of(func) if at < len(args)):
             called = func.overloadpacket  # a composed operator calls it with a wrapped number
         try:
-            with torch._C._ExcludeDispatchKeyGuard(KEYS):
+            with torch._C._ExcludeDispatchKeyGuard(KEYS), self.dice(func, asked, args, kwargs):
                 if self.device.runner is not None:
                     result = self.device.runner(func, asked, args, kwargs)
                 else:
@@ -159,7 +161,7 @@ class Sight:
             self.explain(error, asked, args, kwargs)
             raise
         if func is READS_NUMBER and on_device(args[0]):
-            self.device.waits += 1
+            self.device.wait()
         if func is FILLS and on_device(args[0]) and not on_device(args[1]):
             self.device.copies += 1
         if not self.placed(asked, args, kwargs):
@@ -190,6 +192,15 @@ class Sight:
                 self.device.tag_storage(storage)
         self.device.note_work(func, args, result)
         return result
+
+    def dice(
+        self, func: Any, asked: torch.device | None, args: Any, kwargs: dict[str, Any]
+    ) -> AbstractContextManager[None]:
+        """What an operator draws random numbers from while the context lasts."""
+        if not random_numbers.draws(func):
+            return QUIET
+        given = random_numbers.generator_in((*args, *kwargs.values()))
+        return random_numbers.drawing(self.device, given, self.placed(asked, args, kwargs))
 
     def mixed(self, args: Any) -> bool:
         """Whether some of the tensors are on the device and some are not."""

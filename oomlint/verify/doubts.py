@@ -18,9 +18,11 @@ UNKNOWN = {
 CONVOLUTIONS = "the workspaces of cuDNN's convolutions are not modelled"
 
 
-def doubts(operators: Iterable[Any], profile: Profile) -> tuple[str, ...]:
-    """A sentence each; none where everything that ran is modelled."""
-    found = []
+def doubts(
+    operators: Iterable[Any], profile: Profile, others: Iterable[str] = ()
+) -> tuple[str, ...]:
+    """A sentence each, `others` among them; none where everything that ran is modelled."""
+    found = [*others]
     for operator in operators:
         name = str(operator)
         if "convolution" in name and torch.backends.cudnn.enabled:

@@ -9,7 +9,15 @@ from typing import Any
 
 import torch
 
-from oomlint.verify import compiler, cuda_api, fused, mixed_precision, process_groups
+from oomlint.verify import (
+    compiler,
+    cuda_api,
+    device_names,
+    fused,
+    mixed_precision,
+    process_groups,
+    random_numbers,
+)
 from oomlint.verify.allocator import Allocator
 from oomlint.verify.device import (
     CPU,
@@ -20,8 +28,8 @@ from oomlint.verify.device import (
     emulated_device,
     on_device,
     storages,
-    target,
 )
+from oomlint.verify.device_names import target
 from oomlint.verify.dispatch import Sight
 from oomlint.verify.profiles import EMULATED, Profile
 
@@ -37,10 +45,12 @@ def install(
 ) -> Device:
     """Makes torch see one CUDA device that runs on the CPU; cannot be undone in this process."""
     device = Device(allocator(capacity or profile.memory), profile)
+    device_names.install()
     patch_tensors(device)
     patch_constructors(device)
     patch_storages(device)
     cuda_api.install(device)
+    random_numbers.install(device)
     torch._C._cuda_clearCublasWorkspaces = device.workspaces.clear
     patch_grouping()
     library, kernels = fused.install(device)
@@ -68,7 +78,7 @@ def patch_tensors(device: Device) -> None:
             return base_to(tensor, where, dtype=dtype or tensor.dtype, **rest)
         rest["copy"] = True
         if where.type == "cpu" and not rest.get("non_blocking") and not device.state.paused:
-            device.waits += 1
+            device.wait()
         if where.type == "cuda" and not device.state.paused:
             device.copies += 1
         with device.placing(where):
@@ -119,7 +129,7 @@ def patch_tensors(device: Device) -> None:
 
     def tolist(self: torch.Tensor) -> Any:
         if on_device(self) and not device.state.paused:
-            device.waits += 1
+            device.wait()
         return base_tolist(self)
 
     def guard(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -216,20 +226,6 @@ def patch_constructors(device: Device) -> None:
     for kind in ("empty", "zeros", "ones", "full", "rand", "randn", "randint"):
         setattr(module, f"{kind}_like", placing(getattr(torch, f"{kind}_like")))
 
-    class Generator(torch._C.Generator):  # type: ignore[misc]
-        """A generator that says where the user wanted it and draws on the CPU."""
-
-        def __new__(cls, device: Any = "cpu") -> Any:
-            made = super().__new__(cls, device="cpu")
-            made.place = target(device)
-            return made
-
-        @property
-        def device(self) -> torch.device:
-            return self.place
-
-    module.Generator = Generator
-
 
 def patch_storages(device: Device) -> None:
     """Copies of storages (deepcopy, pickle, torch.load) stay on or return to the device."""
@@ -275,7 +271,13 @@ def patch_storages(device: Device) -> None:
     def restore(value: Any, place: str) -> Any:
         if not place.startswith("cuda"):
             return None
-        target(place)
+        index = torch.device(place).index or 0
+        if index:
+            raise RuntimeError(
+                f"Attempting to deserialize object on CUDA device {index} but "
+                "torch.cuda.device_count() is 1. Please use torch.load with map_location to map "
+                "your storages to an existing device."
+            )
         device.tag_storage(getattr(value, "_untyped_storage", value))
         return value
 

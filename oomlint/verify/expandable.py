@@ -32,8 +32,8 @@ class Ranges:
     """Finds, backs and gives back the blocks of expandable segments."""
 
     memory: Memory
-    next_segment: Callable[[], int]
-    mapped: Callable[[Pool, int], None]  # told how many bytes a pool gained, or lost if negative
+    next_segment: Callable[[int], int]  # told the bytes of its range
+    mapped: Callable[[Block, int], None]  # told which bytes were gained, or lost if negative
 
     def obtain(self, pool: Pool, stream: int, size: int, page: int) -> Block | None:
         """A free block of at least `size` bytes that is in no pool; None where memory is full."""
@@ -61,7 +61,9 @@ class Ranges:
         page = SMALL_SEGMENT if pool.small else page
         capacity = self.memory.capacity
         whole = Range(page, up(capacity + capacity // 8, page))
-        block = Block(pool, stream, whole.size, self.next_segment(), 0, whole, mapped=False)
+        block = Block(
+            pool, stream, whole.size, self.next_segment(whole.size), 0, whole, mapped=False
+        )
         pool.insert_unmapped(block)
         return block
 
@@ -79,10 +81,10 @@ class Ranges:
             rest.splice(block, block.following)
             pool.insert_unmapped(rest)
             block.size = backed
+        self.mapped(block, backed)
         pool.merge(block, block.previous)
         pool.merge(block, block.following)
         pool.insert(block)
-        self.mapped(pool, backed)
         return True
 
     def unmap(self, block: Block) -> None:
@@ -103,12 +105,12 @@ class Ranges:
             after.splice(block, block.following)
             pool.insert(after)
         block.offset, block.size, block.mapped = begin, backed, False
+        self.memory.used -= backed
+        self.mapped(block, -backed)
         pool.merge(block, block.previous)
         pool.merge(block, block.following)
         if block.split:
             pool.insert_unmapped(block)
-        self.memory.used -= backed
-        self.mapped(pool, -backed)
 
 
 def room(block: Block | None, size: int) -> bool:

@@ -9,15 +9,19 @@ from typing import Any
 
 import torch
 
+from oomlint.verify.blocks import Pools
+from oomlint.verify.device_names import ORDINAL, index_of
+
 PLACE = torch.device("cuda", 0)
 LEAST, GREATEST = 0, -3  # priorities
 POOL = 32  # CUDA's pool of streams is handed out in turn, again and again
 
 
 class Current(threading.local):
-    """The stream that the running thread gives its work to; 0 is the default one."""
+    """Where the running thread's work goes, 0 is the default stream, and its memory comes from."""
 
     stream: int = 0
+    pools: Pools | None = None
 
 
 current = Current()
@@ -32,8 +36,15 @@ class Stream:
     device_type = 1
 
     def __init__(
-        self, *args: Any, stream_id: int | None = None, priority: int = 0, **kwargs: Any
+        self,
+        device: Any = None,
+        priority: int = 0,
+        *rest: Any,
+        stream_id: int | None = None,
+        **kwargs: Any,
     ) -> None:
+        if device is not None and not isinstance(device, Stream):
+            index_of(device, ORDINAL, torch.AcceleratorError)
         self.priority = priority
         self.stream_id = next(made) % POOL + 1 if stream_id is None else stream_id
         self.cuda_stream = self.stream_id
@@ -84,11 +95,22 @@ class Stream:
         return recorded
 
 
+class ExternalStream(Stream):
+    """A stream that other code made, known by its pointer."""
+
+    def __init__(self, stream_ptr: int, device: Any = None, **kwargs: Any) -> None:
+        super().__init__(device, stream_id=int(stream_ptr), **kwargs)
+
+
 class Event:
     """A moment on the host's clock."""
 
     device = PLACE
     cuda_event = event_id = 0
+
+    def __repr__(self) -> str:
+        made = "uninitialized" if self.moment is None else f"{id(self):#x}"
+        return f"<torch.cuda.Event {made}>"
 
     def __init__(self, *args: Any, enable_timing: bool = False, **kwargs: Any) -> None:
         self.timed = bool(args[0]) if args and isinstance(args[0], bool) else enable_timing
@@ -144,10 +166,12 @@ class StreamScope:
 
 
 def current_stream(device: Any = None) -> Stream:
+    index_of(device, "Device index value {:d} is out of index range [0, 1)")
     return Stream(stream_id=current.stream)
 
 
 def default_stream(device: Any = None) -> Stream:
+    index_of(device, "Device index value {:d} is out of index range [0, 1)")
     return Stream(stream_id=0)
 
 

@@ -18,7 +18,7 @@ from torch.optim.optimizer import (
 
 from oomlint.verify import holdings
 from oomlint.verify.allocator import Allocator
-from oomlint.verify.blocks import Block
+from oomlint.verify.blocks import Block, Pools
 from oomlint.verify.device import TAG, Device, storages
 from oomlint.verify.doubts import doubts
 from oomlint.verify.holdings import Holdings, Share
@@ -160,7 +160,7 @@ class Watcher:
             host=meter.host(),
             retries=state.retries,
             ooms=state.ooms,
-            doubts=doubts(self.device.operators, self.device.profile),
+            doubts=doubts(self.device.operators, self.device.profile, self.device.doubts),
             **shares_at_top(self.ledger),
         )
 
@@ -183,8 +183,8 @@ class WatchedAllocator(Allocator):
 
     watcher: Watcher  # set before anything is asked for
 
-    def malloc(self, request: int, stream: int = 0) -> Block | None:
-        block = super().malloc(request, stream)
+    def malloc(self, request: int, stream: int = 0, pools: Pools | None = None) -> Block | None:
+        block = super().malloc(request, stream, pools)
         if block is not None:
             self.watcher.took(block, self)
         return block
