@@ -171,7 +171,7 @@ def test_the_table_states_every_stand_in_and_how_its_part_was_known(folder: Path
     start = lines.index("Stood in for, in evaluate:")
     assert lines[start + 1 : start + 6] == [
         "  model: a network of 6 layers, called for 10 scores a sample (by its use)",
-        "  data_loader: 4 batches of 16: images images of 3x32x32, target labels of 10 classes"
+        "  data_loader: 8 batches of 16: images images of 3x32x32, target labels of 10 classes"
         " (by its name)",
         "  criterion: cross entropy for integer targets, else mean squared error (by its name)",
         "  device: cuda (by its use)",
@@ -214,7 +214,10 @@ def test_what_cannot_be_stood_in_for_is_one_sentence(name: str, folder: Path) ->
     assert (answer.code, answer.out) == (2, "")
     assert answer.err.startswith("error: engine.py::evaluate cannot be called: with stand-ins it ")
     assert sentence in answer.err
-    assert answer.err.endswith("name it: --harness file.py:function\n")
+    named = {"needs a class": "sampler", "raises": "loader"}
+    asked = named.get(name, 'model": ..., "loader')
+    assert f'`def make(): return {{"{asked}": ...}}` into a file harness.py' in answer.err
+    assert answer.err.endswith("--harness harness.py:make; the rest stays stood in for\n")
     assert answer.err.count("\n") == 1
 
 

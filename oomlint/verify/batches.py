@@ -52,6 +52,8 @@ def boxes() -> dict[str, torch.Tensor]:
         "image_id": torch.tensor(0),
         "area": torch.full((3,), SIDE * SIDE / 16.0),
         "iscrowd": torch.zeros(3, dtype=torch.long),
+        "orig_size": torch.tensor([SIDE, SIDE]),
+        "size": torch.tensor([SIDE, SIDE]),
     }
 
 
@@ -94,7 +96,8 @@ def built(structure: Any, make: Callable[[str], Any], kind: type[Fields] = Field
         return make(structure)
     if isinstance(structure, dict):
         return kind({key: built(inner, make, kind) for key, inner in structure.items()})
-    return tuple(built(inner, make, kind) for inner in structure)
+    parts = [built(inner, make, kind) for inner in structure]
+    return tuple(parts) if kind is Outputs else parts  # torch collates tuples to lists
 
 
 def batch_of(kind: str, size: int = BATCH) -> Any:

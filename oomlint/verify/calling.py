@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
+import dis
 import importlib
 import importlib.util
 import inspect
@@ -84,6 +86,25 @@ def given_by(target: Target, function: Any) -> tuple[tuple[Any, ...], dict[str, 
         f"the harness {target.harness} returns {kind}; it must return the arguments of "
         f"{target.function}: a tuple, or a dict by parameter"
     )
+
+
+def hand_globals(module: types.ModuleType, function: Any, named: dict[str, Any]) -> dict[str, Any]:
+    """Defines in the file what the function takes from there, and it lacks; gives the rest."""
+    lacks = unbound(function)
+    for name in lacks & named.keys():
+        setattr(module, name, named[name])
+    return {name: value for name, value in named.items() if name not in lacks}
+
+
+def unbound(function: Any) -> set[str]:
+    """Global names that a function reads, and that its file does not define."""
+    plain = inspect.unwrap(function)
+    code = getattr(plain, "__code__", None)
+    if code is None:
+        return set()
+    known = {*plain.__globals__, *dir(builtins)}
+    read = (str(i.argval) for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL")
+    return {name for name in read if name not in known}
 
 
 def missing(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:

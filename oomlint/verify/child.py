@@ -292,6 +292,7 @@ def not_imported(target: Target, ending: Ending) -> Ending:
         ending = Ending(record.EXITED, "exits")
     where = f" at line {ending.row}" if ending.row else ""
     message = f"{target.name} cannot be called: importing its file {ending.message}{where}"
+    message += ending.cure
     if ending.kind == record.EXITED:
         message += "; arguments that it parses come after the function's name"
     return Ending(record.UNUSABLE, message)
@@ -306,8 +307,9 @@ def call(order: Order, module: Any, recorder: Any, journal: Journal) -> None:
 
     target = order.target
     function = calling.lookup(module, target.function)
-    given = calling.given_by(target, function) if target.harness else ((), {})
-    lacking = calling.missing(function, *given)
+    args, kwargs = calling.given_by(target, function) if target.harness else ((), {})
+    given = args, calling.hand_globals(module, function, kwargs)
+    lacking = [*calling.missing(function, *given), *sorted(calling.unbound(function))]
     if order.plan is None:
         if lacking:
             raise calling.Lacking(f"it is given nothing for `{lacking[0]}`")
@@ -362,6 +364,9 @@ def raised(error: BaseException, file: str) -> Ending:
             row = line
     kind = type(error).__name__
     if isinstance(error, ModuleNotFoundError) and error.name:
+        package, _, inner = error.name.partition(".")
+        if inner and package in sys.modules:
+            return Ending(record.RAISED, f"needs {error.name}, which {package} lacks", row, kind)
         return Ending(record.RAISED, f"needs the package {error.name}", row, kind)
     if isinstance(error, EOFError):
         return Ending(record.RAISED, "reads from standard input, which is empty here", row, kind)

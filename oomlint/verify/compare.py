@@ -66,7 +66,7 @@ def broken_by_fix(run: Run) -> bool:
 
 def said(ending: Ending) -> str:
     """What a run did instead of measuring, as the end of a sentence."""
-    return ending.message + (f" at line {ending.row}" if ending.row else "")
+    return ending.message + (f" at line {ending.row}" if ending.row else "") + ending.cure
 
 
 def unmeasured(before: Run, after: Run) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,6 +14,7 @@ from torch.nn import functional
 
 from oomlint.verify.batches import Outputs, built, tensor
 from oomlint.verify.permissive import Permissive
+from oomlint.verify.plan import names_of
 from oomlint.verify.values_by_name import CLASSES, VOCABULARY, WIDTH
 
 LAYERS, RATE = 6, 0.05
@@ -26,16 +28,20 @@ class Network(nn.Module):  # type: ignore[misc]
     """A small network whose output is what the targets of the running guess can be compared with.
 
     `outputs` says, for a call and for each method that the function uses, what the result is
-    used as; `goal` is the kind of the targets, None where there are none.
+    used as; `goal` is the kind of the targets, None where there are none; `shape` that of the first
+    output, where it is known.
     """
 
-    def __init__(self, outputs: dict[str, Any], goal: str | None, other: Any) -> None:
+    def __init__(
+        self, outputs: dict[str, Any], goal: str | None, other: Any, shape: tuple[int, ...] = ()
+    ) -> None:
         super().__init__()
         self.table = nn.Embedding(VOCABULARY, WIDTH)
         layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(LAYERS)]
         self.layers = nn.Sequential(*layers)
         self.head = nn.Linear(WIDTH, VOCABULARY)
         self.plan = outputs, goal, other
+        self.shape = shape
         self.device = other.own_device
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -75,13 +81,16 @@ class Network(nn.Module):  # type: ignore[misc]
             return scores.pow(2).mean()
         if HIDDEN.search(name):
             return features[None]
+        if self.shape and name == self.first():
+            return shaped(scores, self.shape)
         if goal in ("label", "boxes", "index") and name != BY_POSITION:
             return scores[:, :CLASSES]
         like = given[0] if given else features
         by_position = goal == "tokens" or name == BY_POSITION
         if by_position or (goal is None and not like.is_floating_point()):
-            ids = next((value for value in given if not value.is_floating_point()), None)
-            if ids is not None and ids.dim() == 2:
+            # Of several sequences the last one is the decoder's.
+            ids = next((v for v in given[::-1] if not v.is_floating_point() and v.dim() == 2), None)
+            if ids is not None:
                 return self.head(self.table(ids.long() % VOCABULARY) + features[:, None])
             return scores
         # In (0, 1), so that a binary cross entropy takes it with and without logits.
@@ -97,6 +106,11 @@ class Network(nn.Module):  # type: ignore[misc]
                 pixels = scores[:, :maps, None, None] * 0.1 + plane
                 return pixels if goal == "dense" else torch.sigmoid(pixels)
         return level.reshape(-1, *[1] * (like.dim() - 1)) * torch.sigmoid(like.to(level.dtype))
+
+    def first(self) -> str:
+        """The output that is compared with the targets."""
+        names = names_of(self.plan[0].get("", "output"))
+        return next((n for n in names if not (LOSS.search(n) or HIDDEN.search(n))), "")
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -115,11 +129,20 @@ class Network(nn.Module):  # type: ignore[misc]
         return Facet(self, name, other) if isinstance(known, Permissive) else known
 
 
+def shaped(scores: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """The scores, as often as they have to be repeated to fill a shape; all within (0, 1)."""
+    flat = torch.sigmoid(scores.reshape(-1))
+    count = math.prod(shape)
+    return flat.repeat(-(-count // len(flat)))[:count].reshape(shape)
+
+
 class Engine(Network):
     """A network that goes backward and steps by itself, as DeepSpeed's."""
 
-    def __init__(self, outputs: dict[str, Any], goal: str | None, other: Any) -> None:
-        super().__init__(outputs, goal, other)
+    def __init__(
+        self, outputs: dict[str, Any], goal: str | None, other: Any, shape: tuple[int, ...] = ()
+    ) -> None:
+        super().__init__(outputs, goal, other, shape)
         self.optimizer = torch.optim.SGD(self.parameters(), lr=RATE)
 
     def backward(self, loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:

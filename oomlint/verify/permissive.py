@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+from oomlint.verify.conditions import ABSENT, PRESENT
 from oomlint.verify.values_by_name import setting
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What the objects of one call give out, by dotted name.
+
+    `asked` collects it; `wanted` is what a row that is to be reached asks for; `sections` are names
+    of which something is asked, so that they are no plain values.
+    """
+
+    device: Any = "cuda"
+    asked: dict[str, str] = field(default_factory=dict)
+    wanted: Mapping[str, Any] = field(default_factory=dict)
+    sections: frozenset[str] = frozenset()
 
 
 class Permissive(int):
@@ -13,26 +29,30 @@ class Permissive(int):
 
     An attribute or a key whose name says what it holds gives a plain value (`lr` a number, `amp`
     False, `device` the device; words and bools only of what `holds_settings`); any other gives
-    another such object. `asked` collects what was given out, by dotted name.
+    another such object.
     """
 
-    def __new__(
-        cls, name: str, asked: dict[str, str], device: Any = "cuda", holds_settings: bool = False
-    ) -> Permissive:
+    def __new__(cls, name: str, answers: Answers, holds_settings: bool = False) -> Permissive:
         made = super().__new__(cls, 1)
-        vars(made).update(own_name=name, asked=asked, own_device=device, words=holds_settings)
+        vars(made).update(
+            own_name=name, own_answers=answers, own_device=answers.device, own_words=holds_settings
+        )
         return made
 
     def give(self, key: str) -> Any:
-        known = vars(self)
-        value = plain_value(key, known["own_device"])
-        name = f"{known['own_name']}.{key}"
+        answers: Answers = vars(self)["own_answers"]
+        words: bool = vars(self)["own_words"]
+        name = f"{vars(self)['own_name']}.{key}"
+        value = None if name in answers.sections else plain_value(key, answers.device)
         # Elsewhere such names are as often those of methods: `meter.value`, `engine.train()`.
-        if value is None or (isinstance(value, (str, bool)) and not known["words"]):
-            value = Permissive(name, known["asked"], known["own_device"], known["words"])
-            known["asked"].setdefault(name, "")
-        else:
-            known["asked"][name] = str(value)
+        if isinstance(value, (str, bool)) and not words:
+            value = None
+        wanted = answers.wanted.get(name, PRESENT)
+        if wanted != PRESENT:
+            value = satisfying(wanted, value)
+        elif value is None:
+            value = Permissive(name, answers, words)
+        answers.asked[name] = "" if isinstance(value, Permissive) else str(value)
         vars(self)[key] = value
         return value
 
@@ -82,6 +102,15 @@ class Permissive(int):
 
     def __str__(self) -> str:
         return str(vars(self)["own_name"])
+
+
+def satisfying(wanted: Any, value: Any) -> Any:
+    """The value if it is as it is wanted (true, false, absent or a constant), else one that is."""
+    if wanted == ABSENT:
+        return None
+    if isinstance(wanted, bool):
+        return value if bool(value) == wanted and value is not None else wanted
+    return wanted
 
 
 def plain_value(name: str, device: Any) -> Any:

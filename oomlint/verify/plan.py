@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oomlint.analysis.knowledge import Role, role_of_name
+from oomlint.verify.conditions import tested_for_none, wanted
+from oomlint.verify.free_names import free_names
 from oomlint.verify.targets import Function, definitions
-from oomlint.verify.uses import OF_TENSORS, Reader, Structure, Uses, written
+from oomlint.verify.uses import OF_TENSORS, Reader, Structure, Uses, dotted, written
 from oomlint.verify.values_by_name import KINDS, setting
 
 if TYPE_CHECKING:
@@ -47,7 +50,7 @@ class Part:
 
     `batch` are the parts of a loader's batch or of a tensor argument by the names that the
     function gives them, with their `kinds` where the use says them; `outputs` is what calls of a
-    model or criterion are used as.
+    model or criterion are used as. One that `is_global` is a name that the file is to define.
     """
 
     name: str
@@ -60,15 +63,23 @@ class Part:
     batch: Any = None
     kinds: dict[str, str] = field(default_factory=dict)
     outputs: dict[str, Any] = field(default_factory=dict)
+    is_global: bool = False
+    may_be_none: bool = False  # the function asks whether it is
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything that may have to be stood in for, and the rows that a call should reach."""
+    """Everything that may have to be stood in for, and the rows that a call should reach.
+
+    `wanted` says by dotted name what the tests around the rows ask for; `sections` are dotted names
+    of which something is asked.
+    """
 
     parts: tuple[Part, ...]
     rows: tuple[int, ...] = ()
     targets: str = ""  # `integer` or `float` where the losses that are called say so
+    wanted: dict[str, Any] = field(default_factory=dict)
+    sections: tuple[str, ...] = ()
 
 
 def as_entry(plan: Plan) -> dict[str, Any]:
@@ -77,7 +88,8 @@ def as_entry(plan: Plan) -> dict[str, Any]:
 
 def from_entry(entry: dict[str, Any]) -> Plan:
     parts = tuple(Part(**part) for part in entry["parts"])
-    return Plan(parts, tuple(entry["rows"]), entry["targets"])
+    read = {"parts": parts, "rows": tuple(entry["rows"]), "sections": tuple(entry["sections"])}
+    return Plan(**{**entry, **read})
 
 
 def plan_for(path: Path, text: str, name: str, root: Path, rows: tuple[int, ...]) -> Plan:
@@ -112,8 +124,28 @@ def plan_for(path: Path, text: str, name: str, root: Path, rows: tuple[int, ...]
             *(part(reader, functions, f"self.{key}", None, False, played) for key in attributes),
             *parts,
         ]
+    called = called_by(reader, [known[key] for key in reached])
+    parts += [
+        replace(part(reader, called, key, None, False, played), is_global=True)
+        for key in free_names(tree, called)
+        if key not in {one.name for one in parts}
+    ]
+    optional = tested_for_none(called)
+    parts = [replace(one, may_be_none=one.name in optional) for one in parts]
     rows = tuple(sorted({row_of(tree, row) for row in rows} - {0}))
-    return Plan(tuple(parts), rows, targets_of(reader, function))
+    targets, asked = targets_of(reader, function), wanted(called, rows)
+    return Plan(tuple(parts), rows, targets, asked, sections_in(called))
+
+
+def sections_in(functions: Iterable[Function]) -> tuple[str, ...]:
+    """Dotted names of which the functions ask something: `config.train` of `config.train.lr`."""
+    whole = {
+        dotted(node.value)
+        for function in functions
+        for node in ast.walk(function)
+        if isinstance(node, ast.Attribute | ast.Subscript)
+    }
+    return tuple(sorted(name for name in whole if "." in name))
 
 
 INTEGER = re.compile(r"(^|\.)(\w*(?<!binary_)cross_entropy|nll_loss|CrossEntropyLoss|NLLLoss)$")
@@ -124,16 +156,24 @@ FLOAT = re.compile(
 
 def targets_of(reader: Reader, function: Function) -> str:
     """What kind of targets the losses take that the function calls, directly or in its file."""
-    waiting, known = [function], set[str]()
-    for node in waiting:
+    known = set[str]()
+    for node in called_by(reader, [function]):
         for call in (part for part in ast.walk(node) if isinstance(part, ast.Call)):
             whole = written(call.func)
             known |= {"integer"} if INTEGER.search(whole) else set()
             known |= {"float"} if FLOAT.search(whole) else set()
-            callee = reader.callee(whole, node)
+    return known.pop() if len(known) == 1 else ""
+
+
+def called_by(reader: Reader, functions: Iterable[Any]) -> tuple[Function, ...]:
+    """These functions, and those of their file that they call, directly or not."""
+    waiting = [node for node in functions if isinstance(node, Function)]
+    for node in waiting:
+        for call in (part for part in ast.walk(node) if isinstance(part, ast.Call)):
+            callee = reader.callee(written(call.func), node)
             if callee is not None and callee not in waiting:
                 waiting.append(callee)
-    return known.pop() if len(known) == 1 else ""
+    return tuple(waiting)
 
 
 def parameters(function: Function) -> list[tuple[ast.arg, bool]]:

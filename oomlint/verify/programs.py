@@ -86,9 +86,19 @@ def as_main(target: Target) -> types.ModuleType:
         for folder in folders:
             if folder not in sys.path:
                 sys.path.insert(0, folder)
+        # What its own script would have put on the path is looked for last.
+        sys.path += [
+            place for place in between(target.main, target.folder) if place not in sys.path
+        ]
     else:
         sys.path.insert(0, str(Path(target.main).parent))
     return module
+
+
+def between(file: str, folder: str) -> list[str]:
+    """The folders around a file, up to the one it was named from."""
+    above = [str(place) for place in Path(file).parents]
+    return above[: above.index(folder)] if folder in above else []
 
 
 def run_main(target: Target, module: types.ModuleType, finder: Finder) -> None:

@@ -91,6 +91,13 @@ class Ending:
     row: int | None = None
     error: str = ""
 
+    @property
+    def cure(self) -> str:
+        """What its user can do about it, as the end of a sentence, where that is known."""
+        if "needs the package" in self.message:
+            return "; --python names an interpreter that has it"
+        return ""
+
 
 @dataclass(frozen=True, slots=True)
 class Run:

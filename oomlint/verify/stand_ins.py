@@ -13,10 +13,21 @@ import torch
 from oomlint.analysis.knowledge import Role
 from oomlint.verify import batches, networks
 from oomlint.verify.batches import SHOWN, TARGETS, built
+from oomlint.verify.conditions import ABSENT, PRESENT
 from oomlint.verify.networks import LAYERS, RATE
-from oomlint.verify.permissive import Permissive, plain_value
-from oomlint.verify.plan import CONFIG, DEVICE, INSTANCE, SETTING, TENSOR, UNKNOWN, Part, names_of
-from oomlint.verify.values_by_name import BATCH, CLASSES, VOCABULARY, kinds_of
+from oomlint.verify.permissive import Answers, Permissive, plain_value, satisfying
+from oomlint.verify.plan import (
+    CONFIG,
+    DEVICE,
+    INSTANCE,
+    SETTING,
+    TENSOR,
+    UNKNOWN,
+    Part,
+    Plan,
+    names_of,
+)
+from oomlint.verify.values_by_name import ACCUMULATED, BATCH, CLASSES, VOCABULARY, kinds_of
 
 MAX_GUESSES = 60
 # What a call of a model may be used as where its use does not say.
@@ -34,12 +45,14 @@ TYPES: dict[str, type] = {"int": int, "float": float, "bool": bool, "str": str}
 class Guess:
     """The kind of every tensor by name, and what a call of the model gives (None: as planned).
 
-    With `filled` parameters do not keep their defaults.
+    With `filled` parameters do not keep their defaults; `shape` is that of a model's first output,
+    where a failure told it.
     """
 
     kinds: dict[str, str] = field(default_factory=dict)
     output: Any = None
     filled: bool = False
+    shape: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +106,10 @@ def by_rank(sizes: list[int]) -> Iterator[tuple[int, ...]]:
 class Builder:
     """Makes one set of stand-ins; models before what needs their parameters."""
 
-    def __init__(self, guess: Guess, count: int, cls: type | None) -> None:
-        self.guess, self.count, self.cls = guess, count, cls
+    def __init__(self, guess: Guess, count: int, cls: type | None, plan: Plan) -> None:
+        self.guess, self.count, self.cls, self.wanted = guess, count, cls, plan.wanted
         self.device = torch.device("cuda")
-        self.asked: dict[str, str] = {}
+        self.answers = Answers(self.device, wanted=plan.wanted, sections=frozenset(plan.sections))
         self.made: dict[str, Any] = {}
         self.models: dict[str, torch.nn.Module] = {}
         self.stood: list[StoodIn] = []
@@ -109,15 +122,28 @@ class Builder:
         )
         parts = tuple(parts)
         for part in sorted(parts, key=lambda part: MADE_LAST.get(part.role, 0)):
-            value, what = MAKERS[part.role](self, part)
+            value, what = self.value_of(part)
             self.made[part.name] = value
-            self.stood.append(StoodIn(part.name, what, part.why))
+            whose = ", as a global name" if part.is_global else ""
+            self.stood.append(StoodIn(part.name, what + whose, part.why))
         order = [part.name for part in parts]
         self.stood.sort(key=lambda one: order.index(one.name))
         return self.made
 
-    def other(self, name: str) -> Permissive:
-        return Permissive(name, self.asked, self.device)
+    def value_of(self, part: Part) -> tuple[Any, str]:
+        """What stands in for a part: None where the rows ask for it, or nothing else is known."""
+        asked = self.wanted.get(part.name)
+        if asked == ABSENT or (asked is False and part.role not in (SETTING, CONFIG)):
+            return None, "None, for the line to be reached"
+        if part.role == UNKNOWN and part.may_be_none and part.name not in self.wanted:
+            return None, "None, which it allows"
+        if part.role in (SETTING, UNKNOWN) and asked is not None and asked != PRESENT:
+            value = satisfying(asked, self.setting(part)[0])
+            return value, f"{value!r}, for the line to be reached"
+        return MAKERS[part.role](self, part)
+
+    def other(self, name: str, holds_settings: bool = False) -> Permissive:
+        return Permissive(name, self.answers, holds_settings)
 
     def goal(self, parts: Iterable[str] = ()) -> str | None:
         kinds = list(self.guess.kinds.values())
@@ -130,9 +156,11 @@ class Builder:
         if self.guess.output is not None and isinstance(outputs.get("", "output"), str):
             outputs[""] = self.guess.output
         kind = networks.Engine if part.role == Role.ENGINE.value else networks.Network
-        made = kind(outputs, self.goal(), self.other(part.name)).to(self.device)
+        made = kind(outputs, self.goal(), self.other(part.name), tuple(self.guess.shape))
+        made = made.to(self.device)
         self.models[part.name] = made
-        shown = shown_output(outputs.get("", "output"), self.goal())
+        shape = "x".join(str(size) for size in self.guess.shape)
+        shown = shape or shown_output(outputs.get("", "output"), self.goal())
         return made, f"a network of {LAYERS} layers, called for {shown}"
 
     def optimizer(self, part: Part) -> tuple[Any, str]:
@@ -168,8 +196,9 @@ class Builder:
         return made, "cross entropy for integer targets, else mean squared error"
 
     def loader(self, part: Part) -> tuple[Any, str]:
-        made = batches.loader(part.batch, self.guess.kinds, self.count, self.other(part.name))
-        what = f"{self.count} batches of {BATCH}: {self.shown(part.batch)}"
+        count = self.count * ACCUMULATED  # where every batch is a step, the rest is not asked for
+        made = batches.loader(part.batch, self.guess.kinds, count, self.other(part.name))
+        what = f"{count} batches of {BATCH}: {self.shown(part.batch)}"
         if part.is_iterator:
             return forever(made), what
         return made, what
@@ -199,8 +228,7 @@ class Builder:
         return self.other(part.name), "an object that allows everything"
 
     def settings(self, part: Part) -> tuple[Any, str]:
-        made = Permissive(part.name, self.asked, self.device, holds_settings=True)
-        return made, "settings that allow everything"
+        return self.other(part.name, holds_settings=True), "settings that allow everything"
 
     def accelerator(self, part: Part) -> tuple[Any, str]:
         made = networks.Accelerator(self.device, self.other(part.name))
@@ -269,14 +297,19 @@ MAKERS: dict[str, Maker] = {
 }
 
 
-def needed(parts: Iterable[Part], given: Iterable[str], filled: bool) -> tuple[Part, ...]:
-    """What is to be stood in for: a default stays, but for those of devices and of settings."""
-    known = set(given)
+def needed(
+    parts: Iterable[Part], given: Iterable[str], filled: bool, wanted: Iterable[str] = ()
+) -> tuple[Part, ...]:
+    """What is to be stood in for: a default stays, but for those of devices and of settings.
+
+    One that is `wanted` otherwise is no default, either.
+    """
+    known, asked = set(given), set(wanted)
     return tuple(
         part
         for part in parts
         if part.name not in known
-        and (not part.optional or filled or part.role in (DEVICE, CONFIG))
+        and (not part.optional or filled or part.role in (DEVICE, CONFIG) or part.name in asked)
         and not ("self" in known and part.name.startswith("self."))
     )
 

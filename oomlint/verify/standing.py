@@ -11,13 +11,17 @@ from typing import Any
 
 from oomlint.verify import stand_ins, trials
 from oomlint.verify.calling import CannotCall
-from oomlint.verify.plan import CONFIG, TENSOR, UNKNOWN, Part, Plan, names_of
+from oomlint.verify.plan import CONFIG, DEVICE, SETTING, TENSOR, UNKNOWN, Part, Plan, names_of
 from oomlint.verify.stand_ins import Builder, Guess
 from oomlint.verify.targets import Target
 from oomlint.verify.uses import names_in
 
-HOW = "write a function that returns its arguments and name it: --harness file.py:function"
+HOW = (
+    "put `def make(): return {what}` into a file harness.py, with yours for the dots, and add "
+    "--harness harness.py:make; the rest stays stood in for"
+)
 # Whose fault an error is, the least known first.
+PLAIN = (DEVICE, SETTING)
 SUSPECTS = (UNKNOWN, CONFIG, TENSOR)
 
 
@@ -32,7 +36,7 @@ class Standing:
         given: tuple[tuple[Any, ...], dict[str, Any]],
         plan: Plan,
     ) -> None:
-        self.target, self.function, self.plan = target, function, plan
+        self.target, self.module, self.function, self.plan = target, module, function, plan
         self.args, self.kwargs = given
         owner = target.function.rpartition(".")[0]
         self.cls = None
@@ -43,11 +47,19 @@ class Standing:
         self.parts = self.needed(filled=False)
 
     def needed(self, filled: bool) -> tuple[Part, ...]:
-        return stand_ins.needed(self.plan.parts, self.given, filled)
+        given = (*self.given, *(p.name for p in self.plan.parts if self.is_defined(p)))
+        return stand_ins.needed(self.plan.parts, given, filled, self.plan.wanted)
+
+    def is_defined(self, part: Part) -> bool:
+        return part.is_global and hasattr(self.module, part.name)
 
     def call_of(self, guess: Guess, count: int) -> tuple[Callable[[], Any], Builder]:
-        builder = Builder(guess, count, self.cls)
-        values = builder.build(self.needed(guess.filled), self.given)
+        builder = Builder(guess, count, self.cls, self.plan)
+        needed = self.needed(guess.filled)
+        values = builder.build(needed, self.given)
+        for part in needed:
+            if part.is_global:
+                setattr(self.module, part.name, values[part.name])
         args, kwargs = stand_ins.arguments(self.function, values, self.args, self.kwargs)
         return lambda: self.function(*args, **kwargs), builder
 
@@ -70,19 +82,24 @@ class Standing:
         if outcome.is_good(rows) or outcome.will_do(rows):
             return guess
         if outcome.end == trials.RETURNED:
-            raise CannotCall(f"with stand-ins it does not come to line {rows[0]}; {HOW}")
+            raise CannotCall(f"with stand-ins it does not come to line {rows[0]}; {self.how(None)}")
         where = f" at line {outcome.row}" if outcome.row else ""
+        part = self.suspect(outcome.row)
         raise CannotCall(
-            f"with stand-ins it {outcome.message}{where}{self.blamed(outcome.row)}; {HOW}"
+            f"with stand-ins it {outcome.message}{where}{blamed(part)}; {self.how(part)}"
         )
 
-    def blamed(self, row: int | None) -> str:
-        """The parameter that a failing row asks too much of, if it names one."""
-        part = self.suspect(row)
-        if part is None:
-            return ""
-        known = f"`{part.name}` is not known" if part.role == UNKNOWN else f"`{part.name}`"
-        return f", where {known}" if part.role == UNKNOWN else f", where it uses {known}"
+    def how(self, part: Part | None) -> str:
+        """What its user can write, for the part at fault or else for whatever is no plain value."""
+        names = [one.name for one in self.parts if one.role not in PLAIN] or ["..."]
+        chosen = [part.name] if part is not None else names
+        chosen = ["self" if name.startswith("self.") else name for name in chosen]
+        what = ", ".join(f'"{name}": ...' for name in dict.fromkeys(chosen))
+        if self.target.harness:
+            return (
+                f"let the harness {self.target.harness} return {{{what}}}, with yours for the dots"
+            )
+        return HOW.format(what=f"{{{what}}}")
 
     def suspect(self, row: int | None) -> Part | None:
         import linecache
@@ -91,9 +108,16 @@ class Standing:
         words = used_names(text)
         named = [part for part in self.parts if words & {part.name, *leaves_of(part)}]
         named.sort(key=lambda p: SUSPECTS.index(p.role) if p.role in SUSPECTS else len(SUSPECTS))
-        if named:
-            return named[0]
-        return next((part for part in self.parts if part.role == UNKNOWN), None)
+        return named[0] if named else None
+
+
+def blamed(part: Part | None) -> str:
+    """The parameter that a failing row asks too much of, if it names one."""
+    if part is None:
+        return ""
+    if part.role == UNKNOWN:
+        return f", where `{part.name}` is not known"
+    return f", where it uses `{part.name}`"
 
 
 def leaves_of(part: Part) -> set[str]:
@@ -123,7 +147,7 @@ def said(builder: Builder) -> list[tuple[str, str, str]]:
     for one in builder.stood:
         asked = {
             name.removeprefix(f"{one.name}."): value
-            for name, value in builder.asked.items()
+            for name, value in builder.answers.asked.items()
             if name.startswith(f"{one.name}.") and value
         }
         given = ", ".join(f"{name}={value}" for name, value in asked.items())

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from types import FrameType
 from typing import Any, NoReturn
 
 import torch
 
 from oomlint.verify.stand_ins import Guess
+from oomlint.verify.values_by_name import VOCABULARY
 
 # Seconds that one guess may take.
 ONE = 10.0
@@ -73,6 +75,12 @@ def first_that_runs(trial: Trial, guesses: Iterable[Guess]) -> tuple[Guess, Outc
     failures: Counter[tuple[str, int | None]] = Counter()
     for guess in guesses:
         outcome = tried(trial, guess)
+        shape = shape_told(outcome.message)
+        if shape:
+            hinted = replace(guess, shape=shape)
+            again = tried(trial, hinted)
+            if again.rank(trial.rows) > outcome.rank(trial.rows):
+                guess, outcome = hinted, again
         failures[outcome.message, outcome.row] += 1
         if best is None or outcome.rank(trial.rows) > best[1].rank(trial.rows):
             best = guess, outcome
@@ -82,6 +90,26 @@ def first_that_runs(trial: Trial, guesses: Iterable[Guess]) -> tuple[Guess, Outc
             break
     assert best is not None
     return best
+
+
+# What torch says of an output that does not have its target's shape.
+SAME_SIZE = re.compile(r"[Tt]arget size \(torch\.Size\(\[([\d, ]+)\]\)\)")
+SAME_BATCH = re.compile(
+    r"Expected input batch_size \(\d+\) to match target batch_size \((\d+)\)"
+    r"|Expected index \[(\d+), 1\] to be no larger than self"
+)
+SAME_REST = re.compile(r"Expected target size \[(\d+), \d+\], got \[\d+, (\d+)\]")
+
+
+def shape_told(message: str) -> tuple[int, ...]:
+    """The shape that an output should have had by what torch says; empty where it does not say."""
+    if found := SAME_SIZE.search(message):
+        return tuple(int(size) for size in found[1].split(","))
+    if found := SAME_BATCH.search(message):
+        return int(found[1] or found[2]), VOCABULARY
+    if found := SAME_REST.search(message):
+        return int(found[1]), VOCABULARY, int(found[2])
+    return ()
 
 
 def tried(trial: Trial, guess: Guess) -> Outcome:

@@ -154,7 +154,10 @@ class Reader:
     def value(
         self, function: Function, name: str, depth: int = 0, is_part: bool = False
     ) -> Structure:
-        """The parts of one value of this name; an index into a part of a batch is a row of it."""
+        """The parts of one value of this name.
+
+        One index into a part of a batch is a row of it; several are the views of a sample.
+        """
         found = self.uses(function, name)
         if found.patterns and not isinstance(found.patterns[0], ast.Starred):
             pattern = found.patterns[0]
@@ -163,7 +166,7 @@ class Reader:
                 return self.pattern(function, pattern)
         if found.keys:
             return {key: key for key in found.keys}
-        if found.positions and not is_part:
+        if len(found.positions) > is_part:
             return [f"{name}{number}" for number in range(max(2, max(found.positions) + 1))]
         fields = found.attributes - found.methods - OF_TENSORS - OF_MAPPINGS
         if fields:
@@ -290,3 +293,15 @@ def written(node: ast.AST) -> str:
         above = written(node.value)
         return f"{above}.{node.attr}" if above else ""
     return ""
+
+
+def dotted(node: ast.AST) -> str:
+    """A name as `written`, with constant keys in it: `config.lr` of `config["lr"]`, too."""
+    match node:
+        case ast.Subscript(value=value, slice=ast.Constant(value=str(key))):
+            above = dotted(value)
+        case ast.Attribute(value=value, attr=key):
+            above = dotted(value)
+        case _:
+            return written(node)
+    return f"{above}.{key}" if above else ""

@@ -7,6 +7,8 @@ from typing import Any
 
 # Sizes of everything that is stood in for, small enough for a CPU.
 BATCH, CLASSES, VOCABULARY, LENGTH, WIDTH, SIDE = 16, 10, 32, 16, 64, 32
+# Micro-batches a step, and the steps of a run that is to be long enough.
+ACCUMULATED, LONG = 2, 24
 
 # The first pattern that a name matches; None is a name that says nothing.
 SETTINGS: tuple[tuple[str, Any], ...] = (
@@ -14,7 +16,9 @@ SETTINGS: tuple[tuple[str, Any], ...] = (
     (r"warm_?up|^(cur\w*_|global_|this_)?(epoch|step|iter|iteration|it|ep)$|batch_?idx", 0),
     (r"local_rank|global_rank|(^|_)rank$|gpu_id|start_|_start$|seed|num_workers|patience", 0),
     (r"world_size|num_gpus?|n_gpus?$|ngpus|nprocs", 1),
-    (r"accum|iter_size|update_freq|subdivisions", 2),
+    (r"accum|iter_size|update_freq|subdivisions", ACCUMULATED),
+    (r"(num|max|total|train)_\w*(steps?|iters?|iterations)(_per_epoch)?$", LONG),
+    (r"(steps|iters|iterations|batches)_per_epoch$|epoch_(iters|steps)$", LONG),
     (r"(^|_)dtype$|precision$", "dtype"),
     (r"learning_rate|(^|_)lr$|^lr|_lr_|base_lr|^eta$", 0.01),
     (r"weight_decay|^wd$|momentum|dropout|label_smoothing|smoothing|^decay|_decay$", 0.1),
@@ -23,7 +27,10 @@ SETTINGS: tuple[tuple[str, Any], ...] = (
     (r"alpha|beta|gamma|lambda|lam\w{0,2}$|temperature|^temp$|tau|ratio|margin|coef|scale", 0.5),
     (r"(^|_)weight$|weights?_|threshold|thresh$|prob|(^|_)p$|mixup|cutmix|sigma|std$|mean$", 0.5),
     (r"^(use|is|do|has|no|with|if|should|enable|disable)_|_only$|^(not?|resume|debug)", False),
-    (r"amp$|fp16|bf16|half|distributed|multi_?gpu|verbose|quiet|silent|dry_run|wandb|ema$", False),
+    (
+        r"amp$|(^|_)amp_|enabled?$|fp16|bf16|half|distributed|multi_?gpu|verbose|quiet|silent|dry_run|wandb|ema$",
+        False,
+    ),
     (r"tensorboard|deterministic|benchmark|^(dp|ddp|fsdp|deepspeed|apex|eval|test|train)$", False),
     (r"pretrained|parallel|visuali[sz]e|^plot|^show|^save$|finetune|freeze|shuffle", False),
     (r"^cuda$", True),
@@ -44,7 +51,7 @@ WORDS = tuple((re.compile(pattern, re.IGNORECASE), value) for pattern, value in 
 TENSORS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"(input|token)_?ids?$|tokens?$|(^|_)ids$|sent(ence)?s?$|words?$|captions?$", ("tokens",)),
     (r"attention_mask|pad(ding)?_mask|token_type", ("mask",)),
-    (r"^tgt", ("tokens", "label", "number", "heat")),
+    (r"^(tgt|trg)", ("tokens", "label", "number", "heat")),
     (r"(^|_)lens?$|lengths?$", ("lengths",)),
     (r"ind(ex|ices)$|(^|_)idx$|index$", ("index", "tokens")),
     (r"mask|segm|(^|_)seg$|depth|heat|density|sal(iency)?", ("heat", "dense", "image")),
