@@ -41,10 +41,11 @@ from oomlint.verify.series import (
     WRONG_FACTOR,
     by_optimizer,
     differs,
-    growth,
     main_steps,
     off_device,
+    rises,
     size,
+    steady,
     taken,
     warm,
 )
@@ -113,22 +114,28 @@ def peak_falls(before: Run, after: Run) -> Verdict:
 
 
 def growth_stops(before: Run, after: Run) -> Verdict:
+    claim = Claim.GROWTH_STOPS
     if off_device(before, after):
-        return Verdict(NOT_MEASURED, OFF_DEVICE, Claim.GROWTH_STOPS)
-    one = growth(main_steps(before), lambda step: step.allocated, GROWTH_BYTES)
-    other = growth(main_steps(after), lambda step: step.allocated, GROWTH_BYTES)
-    return stops(one, other, Claim.GROWTH_STOPS, "device bytes", size)
+        return Verdict(NOT_MEASURED, OFF_DEVICE, claim)
+    one, other = (rises(main_steps(run), lambda step: step.allocated) for run in (before, after))
+    return stops(one, other, GROWTH_BYTES, claim, "device bytes", size)
 
 
 def nodes_stop(before: Run, after: Run) -> Verdict:
-    one = growth(main_steps(before), lambda step: step.nodes, GROWTH_NODES)
-    other = growth(main_steps(after), lambda step: step.nodes, GROWTH_NODES)
-    return stops(one, other, Claim.NODES_STOP, "live autograd nodes", lambda value: f"{value:g}")
+    one, other = (rises(main_steps(run), lambda step: step.nodes) for run in (before, after))
+    what, show = "live autograd nodes", lambda value: f"{value:g}"
+    return stops(one, other, GROWTH_NODES, Claim.NODES_STOP, what, show)
 
 
 def stops(
-    one: float | None, other: float | None, claim: Claim, what: str, show: Callable[[float], str]
+    rises_before: list[float],
+    rises_after: list[float],
+    least: float,
+    claim: Claim,
+    what: str,
+    show: Callable[[float], str],
 ) -> Verdict:
+    one, other = steady(rises_before, least), steady(rises_after, least)
     if one is None or other is None:
         return Verdict(NOT_MEASURED, "growth needs at least two steps in a row", claim)
     if one and not other:
@@ -137,7 +144,9 @@ def stops(
     if other and not one:
         return Verdict(REFUTED, f"{what} grow by {show(other)} a step only after the fix", claim)
     if not one:
-        return Verdict(NO_EFFECT, f"{what} do not grow before or after", claim)
+        some = any(rise >= least for rise in (*rises_before, *rises_after))
+        how = "steadily before or after" if some else "before or after"
+        return Verdict(NO_EFFECT, f"{what} do not grow {how}", claim)
     return Verdict(
         NO_EFFECT, f"{what} grow by {show(other or 0.0)} a step after the fix too", claim
     )

@@ -33,6 +33,7 @@ class CudaHistory:
 
     def __init__(self, meter: CudaMeter, shares: int) -> None:
         self.meter = meter
+        self.folder = os.getcwd()  # a script may leave it, or remove it
         self.ledger = Ledger(shares, torch.cuda.memory_reserved())
         self.stacks = Stacks(self.name, own=os.path.dirname(__file__))
         self.files: dict[str, str] = {}
@@ -61,7 +62,7 @@ class CudaHistory:
 
     def name(self, filename: str) -> str:
         try:
-            name = str(Path(filename).relative_to(Path.cwd()))
+            name = str(Path(filename).relative_to(self.folder))
         except ValueError:
             name = filename
         self.files[name] = filename

@@ -8,7 +8,7 @@ from statistics import median
 
 from oomlint.rule import Claim
 from oomlint.verify.record import Run, Step
-from oomlint.verify.series import OFF_DEVICE, PEAK_BYTES, PEAK_SHARE, off_device, size, warm
+from oomlint.verify.series import OFF_DEVICE, PEAK_BYTES, PEAK_SHARE, off_device, size, times, warm
 from oomlint.verify.verdict import CONFIRMED, NO_EFFECT, NOT_MEASURED, REFUTED, Verdict
 
 
@@ -35,28 +35,28 @@ class Counted:
     claim: Claim
     things: str
     count: Callable[[Step], int | None]
-    before: str
-    after: str = "{:g} after"
+    before: Callable[[float], str]
+    after: Callable[[float], str] = lambda count: f"{count:g} after"
 
 
 REQUESTS = Counted(
     Claim.DEVICE_ALLOCATIONS_FALL,
     "requests",
     lambda step: step.device_allocations,
-    "a step asks the device for memory {:g} times before",
-    "{:g} times after",
+    lambda count: f"a step asks the device for memory {times(count)} before",
+    lambda count: f"{times(count)} after",
 )
 WAITS = Counted(
     Claim.WAITS_FALL,
     "waits",
     lambda step: step.waits,
-    "the host waits for the device {:g} times a step before",
+    lambda count: f"the host waits for the device {times(count)} a step before",
 )
 COPIES = Counted(
     Claim.COPIES_FALL,
     "copies",
     lambda step: step.copies,
-    "a step copies {:g} tensors to the device before",
+    lambda count: f"a step copies {count:g} tensor{'' if count == 1 else 's'} to the device before",
 )
 
 
@@ -75,10 +75,10 @@ def falls(counted: Counted) -> Callable[[Run, Run], Verdict]:
             reason = f"only the emulated device counts {counted.things}"
             return Verdict(NOT_MEASURED, reason, claim)
         first, last = median(one), median(other)
-        said = counted.before.format(first)
+        said = counted.before(first)
         if first == last:
             return Verdict(NO_EFFECT, f"{said} and after", claim)
-        reason = f"{said} and {counted.after.format(last)}"
+        reason = f"{said} and {counted.after(last)}"
         return Verdict(CONFIRMED if first > last else REFUTED, reason, claim)
 
     return judged

@@ -21,6 +21,7 @@ LAYERS, RATE = 6, 0.05
 # A name for scores at every position of a sequence, whatever the targets are.
 BY_POSITION = "scores_by_position"
 LOSS = re.compile(r"loss|^err|cost|objective|(^|_)(nll|elbo|kl)", re.IGNORECASE)
+LABEL = re.compile(r"^(label|target|gt)s?\d*$|^gt_|_(label|target)s?$", re.IGNORECASE)
 HIDDEN = re.compile(r"hidden|state|mems?$|^h\d?$|^hx$|cache", re.IGNORECASE)
 
 
@@ -52,6 +53,8 @@ class Network(nn.Module):  # type: ignore[misc]
         given = list(tensors((*args, *kwargs.values())))
         structure = outputs.get(method, "loss" if LOSS.search(method) else method or "output")
         features = self.features(given)
+        if goal is None and any(LABEL.search(name) for name in names_of(structure)):
+            goal = "label"  # the network makes them itself, as for pairs of views
         return built(structure, lambda name: self.output(name, goal, given, features), Outputs)
 
     def features(self, given: list[torch.Tensor]) -> torch.Tensor:
@@ -65,6 +68,7 @@ class Network(nn.Module):  # type: ignore[misc]
 
     def encoded(self, value: torch.Tensor) -> torch.Tensor:
         weight = self.head.weight
+        value = value.to(weight.device)  # words that only the network would make tokens of
         if value.is_floating_point():
             flat = value.to(weight.dtype).reshape(len(value), 1, -1)
             if flat.shape[2] % WIDTH == 0:
@@ -81,6 +85,8 @@ class Network(nn.Module):  # type: ignore[misc]
             return scores.pow(2).mean()
         if HIDDEN.search(name):
             return features[None]
+        if LABEL.search(name):
+            return torch.zeros(len(features), dtype=torch.long, device=scores.device)
         if self.shape and name == self.first():
             return shaped(scores, self.shape)
         if goal in ("label", "boxes", "index") and name != BY_POSITION:
@@ -110,7 +116,7 @@ class Network(nn.Module):  # type: ignore[misc]
     def first(self) -> str:
         """The output that is compared with the targets."""
         names = names_of(self.plan[0].get("", "output"))
-        return next((n for n in names if not (LOSS.search(n) or HIDDEN.search(n))), "")
+        return next((n for n in names if not any(p.search(n) for p in (LOSS, HIDDEN, LABEL))), "")
 
     def __getattr__(self, name: str) -> Any:
         try:

@@ -10,7 +10,7 @@ from typing import Any
 
 from oomlint.rule import Claim
 from oomlint.verify.record import Step
-from oomlint.verify.series import differs, taken
+from oomlint.verify.series import differs, taken, times
 from oomlint.verify.verdict import CONFIRMED, NO_EFFECT, NOT_MEASURED, REFUTED, Verdict
 
 
@@ -72,9 +72,9 @@ def reductions_fall(before: tuple[Step, ...], after: tuple[Step, ...]) -> Verdic
     if not one or not other:
         return Verdict(NOT_MEASURED, "no data-parallel model averages gradients in both", claim)
     if one == other:
-        reason = f"gradients are averaged over the ranks {one:g} times a step before and after"
+        reason = f"gradients are averaged over the ranks {times(one)} a step before and after"
         return Verdict(NO_EFFECT, reason, claim)
-    reason = f"gradients are averaged over the ranks {one:g} times a step before, {other:g} after"
+    reason = f"gradients are averaged over the ranks {times(one)} a step before, {other:g} after"
     return Verdict(CONFIRMED if other < one else REFUTED, reason, claim)
 
 
@@ -104,8 +104,8 @@ def unused_search_gone(before: tuple[Step, ...], after: tuple[Step, ...]) -> Ver
     one, other = (sum(step.searches for step in steps) / len(steps) for steps in (before, after))
     if one == other:
         return Verdict(NO_EFFECT, f"{one:g} searches a step before and after", claim)
-    reason = f"the graph is searched for unused parameters {one:g} times a step before"
-    reason = f"{reason}, {other:g} times after"
+    reason = f"the graph is searched for unused parameters {times(one)} a step before"
+    reason = f"{reason}, {times(other)} after"
     if other > one:
         return Verdict(REFUTED, reason, claim)
     first, last = before[0].gradient_norm, after[0].gradient_norm

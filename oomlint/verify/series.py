@@ -108,6 +108,10 @@ def taken(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     return tuple(step for step in steps if not step.skipped and step.gradient_norm is not None)
 
 
+def times(count: float) -> str:
+    return "once" if count == 1 else f"{count:g} times"
+
+
 def size(value: float) -> str:
     """Bytes in binary units with the unit."""
     for unit in ("B", "KiB", "MiB", "GiB"):

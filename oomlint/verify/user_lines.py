@@ -20,6 +20,7 @@ class Places:
     def __init__(self) -> None:
         self.known: dict[str, str] = {}  # what a line of each file begins with; empty: not theirs
         self.files: dict[str, str] = {}  # the other way round
+        self.folder = os.getcwd()  # a script may leave it, or remove it
         own = sysconfig.get_paths()
         roots = {own[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
         roots |= {
@@ -53,6 +54,6 @@ class Places:
         if not os.path.isfile(name) or os.path.realpath(name).startswith(self.foreign):
             return ""
         try:
-            return f"{Path(name).relative_to(Path.cwd())}:"
+            return f"{Path(name).relative_to(self.folder)}:"
         except ValueError:
             return f"{name}:"

@@ -13,7 +13,8 @@ ACCUMULATED, LONG = 2, 24
 # The first pattern that a name matches; None is a name that says nothing.
 SETTINGS: tuple[tuple[str, Any], ...] = (
     (r"device(_?ids?)?$|^dev$|^gpu$", "device"),
-    (r"warm_?up|^(cur\w*_|global_|this_)?(epoch|step|iter|iteration|it|ep)$|batch_?idx", 0),
+    (r"warm_?up", 1),
+    (r"^(cur\w*_|global_|this_)?(epoch|step|iter|iteration|it|ep)$|batch_?idx", 0),
     (r"local_rank|global_rank|(^|_)rank$|gpu_id|start_|_start$|seed|num_workers|patience", 0),
     (r"world_size|num_gpus?|n_gpus?$|ngpus|nprocs", 1),
     (r"accum|iter_size|update_freq|subdivisions", ACCUMULATED),
