@@ -51,12 +51,13 @@ def test_comments(project: Path, before: str, after: str) -> None:
     assert (project / "a.py").read_bytes().decode() == after
 
 
-def test_reason(project: Path) -> None:
+@pytest.mark.parametrize("name", ["--add-noqa", "--add-ignore"])
+def test_reason(project: Path, name: str) -> None:
     write(project, {"a.py": "wrong\n", "b.py": "wrong\n"})
     # Without `=` the next word is a path.
-    assert call("check", "--add-noqa=not  ours\nto fix", "a.py").code == 0
+    assert call("check", f"{name}=not  ours\nto fix", "a.py").code == 0
     assert (project / "a.py").read_text() == "wrong  # oomlint: ignore[FAK102] not ours to fix\n"
-    assert call("check", "--add-noqa", "b.py").code == 0
+    assert call("check", name, "b.py").code == 0
     assert (project / "b.py").read_text() == "wrong  # oomlint: ignore[FAK102]\n"
     assert call("check", "-q").code == 0
 

@@ -116,9 +116,9 @@ CHECK_OPTIONS: tuple[Callable[[Any], Any], ...] = (
         default=None,
         help="Apply corrections too: fixes that change what the training computes.",
     ),
-    click.option("--fix-only", is_flag=True, help="Apply fixes and report nothing else."),
+    click.option("--fix-only/--no-fix-only", help="Apply fixes and report nothing else."),
     click.option("--diff", is_flag=True, help="Show what would be fixed, and write nothing."),
-    click.option("--show-fixes", is_flag=True, help="List what was fixed."),
+    click.option("--show-fixes/--no-show-fixes", help="List what was fixed."),
     codes("--select", help="Rules to switch on instead of the default ones: codes, names, ALL."),
     codes("--ignore", help="Rules to switch off."),
     codes("--extend-select", help="Rules to switch on beside those that are on."),
@@ -181,6 +181,7 @@ CHECK_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--ignore-noqa", is_flag=True, help="Report what comments silence, too."),
     click.option(
         "--add-noqa",
+        "--add-ignore",
         is_flag=True,
         help="Silence what is found by comments; `--add-noqa=REASON` says why in each.",
     ),
@@ -227,14 +228,14 @@ CHECK_OPTIONS: tuple[Callable[[Any], Any], ...] = (
 
 
 class CheckCommand(click.Command):
-    """Takes `--add-noqa=REASON`, where without `=` the next word is a path."""
+    """Takes `--add-noqa=REASON`, where without `=` the next word is a path; ruff has both names."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        said = "--add-noqa="
         parted = []
         for index, word in enumerate(args):
-            if word.startswith(said) and "--" not in args[:index]:
-                parted += ["--add-noqa", f"--noqa-reason={word[len(said) :]}"]
+            name, said, reason = word.partition("=")
+            if said and name in ("--add-noqa", "--add-ignore") and "--" not in args[:index]:
+                parted += [name, f"--noqa-reason={reason}"]
             else:
                 parted.append(word)
         return super().parse_args(ctx, parted)
