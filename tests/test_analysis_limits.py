@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from stories import findings, marks, model_of, words, write
 
-from oomlint.analysis import SyntaxProblem, dispatch, exploration
+from oomlint.analysis import SyntaxProblem, dispatch, exploration, following
 from oomlint.analysis.state import Kind
 
 # Seconds; what is measured takes a fraction of that on an idle core.
@@ -267,3 +267,80 @@ def test_a_second_analysis_of_one_text_says_the_same(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     assert marks(path, text) == [FAULT]
     assert findings(path, text) == findings(path, text)
+
+
+TRAINS = """\
+import torch
+
+def train(model, loader, optimizer):
+    for x in loader:
+        optimizer.zero_grad()
+        model(x).mean().backward()
+        optimizer.step()
+
+def main(model, loader, optimizer):
+    train(model, loader, optimizer)
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("caller", "followed"),
+    [
+        ("def again(model, loader, optimizer):\n    train(model, loader, optimizer)\n", False),
+        (
+            "def again(model, loader, optimizer):\n    for _ in range(2):\n"
+            "        train(model, loader, optimizer)\n",
+            True,
+        ),
+        (
+            "def again(model, loader, optimizer):\n    with torch.no_grad():\n"
+            "        train(model, loader, optimizer)\n",
+            True,
+        ),
+        (
+            "@torch.enable_grad()\ndef again(model, loader, optimizer):\n"
+            "    train(model, loader, optimizer)\n",
+            True,
+        ),
+        (
+            "def again(model, loader, optimizer):\n    train(model, loader, optimizer)\n"
+            "    optimizer.step()\n",
+            True,
+        ),
+    ],
+)
+def test_who_only_hands_on_is_no_further_way_to_the_same(caller: str, followed: bool) -> None:
+    model = model_of(TRAINS + caller)
+    roots = {world.root.name for world in model.worlds if world.root is not None}
+    assert roots == ({"main", "again"} if followed else {"main"})
+
+
+def test_a_long_world_follows_only_what_may_train() -> None:
+    """Whatever came before, the step is seen; what a helper without events does is not."""
+    busy = "\n".join("    count = 1" for _ in range(following.TIRED))
+    text = f"""\
+import torch
+
+def scaled(x):
+    return Scaled(x)
+
+def finish(loss, optimizer):
+    loss.backward()
+    optimizer.step()
+
+class Scaled:
+    def __init__(self, x):
+        self.x = x
+
+def train(model, x, optimizer):
+{busy}
+    scaled(x)
+    finish(model(x).mean(), optimizer)
+"""
+    (world,) = (w for w in model_of(text).worlds if w.root and w.root.name == "train")
+    assert [event.kind for event in world.of(Kind.BACKWARD, Kind.STEP)] == [
+        Kind.BACKWARD,
+        Kind.STEP,
+    ]
+    assert {function.name for function in world.visited} == {"train", "finish"}

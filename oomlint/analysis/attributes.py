@@ -37,7 +37,7 @@ def attribute(world: World, receiver: Value, name: str) -> Value:
     if isinstance(receiver, External):
         qualified = f"{receiver.qualified}.{name}"
         found = None
-        if receiver.qualified.split(".")[0] not in classes.OUTSIDE:
+        if not classes.is_outside(receiver.qualified):
             found = world.project.find(qualified, world.frame.module)
         return definition(found, qualified) if found else External(qualified, qualified=qualified)
     if isinstance(receiver, Instance):
@@ -157,7 +157,7 @@ def held_after(world: World, receiver: Instance, name: str, value: Value) -> Val
     old = instance_attribute(world, receiver, name)
     if isinstance(old, Constant) and old.value == value.value:
         return value
-    either = isinstance(old, Constant | Number) and old.key != "None" and value.value is not None
+    either = isinstance(old, (Constant, Number)) and old.key != "None" and value.value is not None
     key = f"{receiver.key}.{name}"
     return Number(key) if either else unknown(key, name)
 
@@ -201,7 +201,7 @@ def element(world: World, receiver: Value, index: Value) -> Value:
         return container_element(world, receiver, index, key)
     if isinstance(receiver, Tensor):
         name = index.value if isinstance(index, Constant) else None
-        certain = name == 0 or not isinstance(name, int | str)
+        certain = name == 0 or not isinstance(name, (int, str))
         if isinstance(name, str):
             certain = bool(knowledge.LOSS_NAME.search(name)) or receiver.loss
         if receiver.key.endswith(".indexed()") and name == 1:
@@ -209,7 +209,7 @@ def element(world: World, receiver: Value, index: Value) -> Value:
         found = Tensor(key, parents=(receiver,), opaque=not certain, entry=True)
         found.loss = receiver.loss or (isinstance(name, str) and certain)
         return found
-    if isinstance(receiver, Number | Constant):
+    if isinstance(receiver, (Number, Constant)):
         return Number(key)
     if isinstance(receiver, External):
         return External(receiver.key, qualified=receiver.qualified)

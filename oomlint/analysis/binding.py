@@ -29,8 +29,12 @@ from oomlint.analysis.values import (
     unknown,
 )
 
+COMPREHENSIONS = frozenset((ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp))
+
 
 def run_assign(world: World, node: ast.Assign) -> Signal:
+    if type(node.value) in COMPREHENSIONS:
+        node.value.__dict__.setdefault("collected_in", written(node.targets[0]))
     value = evaluate(world, node.value)
     for target in node.targets:
         assign(world, target, value, node, node.value)
@@ -56,7 +60,7 @@ def run_augmented(world: World, node: ast.AugAssign) -> Signal:
         extend(world, node, old, value)
         return None
     total = binary(world, node.op, old, value, node.value)
-    if isinstance(node.op, ast.Add | ast.Sub) and isinstance(total, Tensor):
+    if isinstance(node.op, (ast.Add, ast.Sub)) and isinstance(total, Tensor):
         keep_in_total(world, node, place, old, value, born, total)
         bind(world, node.target, total, born)
         return None
@@ -65,8 +69,8 @@ def run_augmented(world: World, node: ast.AugAssign) -> Signal:
 
 
 def assign(world: World, target: ast.expr, value: Value, node: ast.stmt, source: ast.expr) -> None:
-    if isinstance(target, ast.Tuple | ast.List):
-        if isinstance(source, ast.Tuple | ast.List) and len(source.elts) == len(target.elts):
+    if isinstance(target, (ast.Tuple, ast.List)):
+        if isinstance(source, (ast.Tuple, ast.List)) and len(source.elts) == len(target.elts):
             parts: list[Value] = []
             if isinstance(value, Container) and len(value.items) == len(target.elts):
                 parts = value.items
@@ -76,7 +80,7 @@ def assign(world: World, target: ast.expr, value: Value, node: ast.stmt, source:
             return
         unpack(world, target, value)
         return
-    if isinstance(target, ast.Name | ast.Attribute):
+    if isinstance(target, (ast.Name, ast.Attribute)):
         old, born, place = current(world, target)
         if old is not None and is_total(old, value, target, source):
             keep_in_total(world, node, place, old, added(value, old), born, value)
@@ -101,7 +105,7 @@ MADE_BY_FACTORIES = frozenset({Role.MODEL, Role.OPTIMIZER, Role.SCALER, Role.SCH
 
 def named_object(target: ast.expr, value: Value, source: ast.expr) -> Value:
     """`model = build_model(config)`: an object with the role of its name, not a tensor."""
-    if not isinstance(source, ast.Call) or not isinstance(target, ast.Name | ast.Attribute):
+    if not isinstance(source, ast.Call) or not isinstance(target, (ast.Name, ast.Attribute)):
         return value
     made = made_by_call(value)
     return value if made is None else made_by_factory(target, value, made)
@@ -135,13 +139,13 @@ def made_by_factory(target: ast.Name | ast.Attribute, value: Value, made: Value)
 def is_total(old: Value, value: Value, target: ast.expr, source: ast.expr) -> bool:
     """Whether a new value is the old one with something added, mixed in or put beside it."""
     joined = isinstance(source, ast.Call) and joins(source)
-    if not joined and not isinstance(source, ast.BinOp | ast.IfExp):
+    if not joined and not isinstance(source, (ast.BinOp, ast.IfExp)):
         return False
-    if not isinstance(value, Tensor | Either):
+    if not isinstance(value, (Tensor, Either)):
         return False
     text = written(target)
     mentioned = any(
-        isinstance(part, ast.Name | ast.Attribute) and written(part) == text
+        isinstance(part, (ast.Name, ast.Attribute)) and written(part) == text
         for part in ast.walk(source)
     )
     return mentioned and id(old) in ancestors(value)
@@ -220,7 +224,7 @@ def unpack(world: World, target: ast.Tuple | ast.List, value: Value) -> None:
         if isinstance(part, Unknown) and part.role is None and isinstance(goal, ast.Name):
             part = unknown(part.key, goal.id)
             part.parents = (value,) if isinstance(value, Unknown) else ()
-        if isinstance(part, Tensor) and part.opaque and isinstance(goal, ast.Name | ast.Attribute):
+        if isinstance(part, Tensor) and part.opaque and isinstance(goal, (ast.Name, ast.Attribute)):
             part = made_by_factory(goal, part, part)
         bind(world, goal, part)
 
@@ -251,7 +255,7 @@ def bind(world: World, target: ast.expr, value: Value, born: Marks | None = None
         frame.born[target.id] = when
     elif isinstance(target, ast.Attribute):
         receiver = settled(evaluate(world, target.value))
-        if isinstance(value, Thing | Instance) and role_of(world, value) is Role.MODEL:
+        if isinstance(value, (Thing, Instance)) and role_of(world, value) is Role.MODEL:
             # `model.fc = nn.Linear(n, 2)`: the new layer is trained.
             unfreeze(world, receiver.key)
         if isinstance(receiver, Instance):
@@ -262,7 +266,7 @@ def bind(world: World, target: ast.expr, value: Value, born: Marks | None = None
             world.attribute_born[(receiver.key, target.attr)] = when
     elif isinstance(target, ast.Subscript):
         bind_item(world, target, value)
-    elif isinstance(target, ast.Tuple | ast.List):
+    elif isinstance(target, (ast.Tuple, ast.List)):
         unpack(world, target, value)
     elif isinstance(target, ast.Starred):
         bind(world, target.value, value)

@@ -82,7 +82,7 @@ def evaluate_arguments(world: World, node: ast.Call) -> tuple[Arguments, Keyword
 
 def taught_method(world: World, receiver: Value, name: str) -> Value | None:
     """The method whose effect is taught, for the names of its parameters."""
-    cls = receiver.cls if isinstance(receiver, Instance | ClassValue) else None
+    cls = receiver.cls if isinstance(receiver, (Instance, ClassValue)) else None
     method = classes.find_method(world, cls, name) if cls is not None else None
     return Callable(name, function=method) if method is not None else None
 
@@ -212,7 +212,7 @@ def call_attribute(
         return call_value(world, node, target, arguments, keywords)
     if isinstance(receiver, Unknown) and name not in METHODS:
         held = attribute(world, receiver, name)
-        if isinstance(held, Unknown | Thing) and held.role in (Role.MODEL, Role.CRITERION):
+        if isinstance(held, (Unknown, Thing)) and held.role in (Role.MODEL, Role.CRITERION):
             return call_value(world, node, held, arguments, keywords)
     handler = METHODS.get(name)
     if handler is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import lru_cache
 
 from oomlint.analysis.modules import Class, Function, Module
 from oomlint.analysis.state import World
@@ -14,6 +15,12 @@ OUTSIDE = frozenset(
     " typing pathlib re datetime tqdm abc dataclasses contextlib copy warnings shutil pickle pandas"
     " scipy sklearn matplotlib PIL cv2 wandb yaml omegaconf hydra".split()
 )
+
+
+@lru_cache(maxsize=8192)
+def is_outside(qualified: str) -> bool:
+    """Whether a name belongs to one of the packages that are never part of the project."""
+    return qualified.partition(".")[0] in OUTSIDE
 
 
 def lineage(world: World, cls: Class) -> list[Class]:

@@ -79,7 +79,7 @@ def read_condition(world: World, test: ast.expr) -> Condition:
 def truthiness(world: World, value: Value) -> Condition:
     if isinstance(value, Constant):
         return Atom("", False, bool(value.value))
-    if isinstance(value, Thing | Instance | Callable | ClassValue | External | GradContext):
+    if isinstance(value, (Thing, Instance, Callable, ClassValue, External, GradContext)):
         return Atom("", False, True)
     if isinstance(value, Either):
         known = {truthiness(world, option) for option in value.options}
@@ -108,14 +108,14 @@ OPPOSITES = {"NotEq": "Eq", "NotIn": "In", "IsNot": "Is", "LtE": "Gt", "Lt": "Gt
 def read_compare(world: World, test: ast.Compare) -> Condition:
     left, right = evaluate(world, test.left), evaluate(world, test.comparators[0])
     operator = test.ops[0]
-    if isinstance(operator, ast.Is | ast.IsNot | ast.Eq | ast.NotEq):
-        positive = isinstance(operator, ast.Is | ast.Eq)
+    if isinstance(operator, (ast.Is, ast.IsNot, ast.Eq, ast.NotEq)):
+        positive = isinstance(operator, (ast.Is, ast.Eq))
         for one, other in ((left, right), (right, left)):
             if isinstance(other, Constant) and other.value is None:
                 return none_atom(one, positive)
         if isinstance(left, Constant) and isinstance(right, Constant):
             return Atom("", False, (left.value == right.value) is positive)
-    if isinstance(operator, ast.In | ast.NotIn) and isinstance(left, Constant):
+    if isinstance(operator, (ast.In, ast.NotIn)) and isinstance(left, Constant):
         if isinstance(right, Container) and all(isinstance(i, Constant) for i in right.items):
             held = any(i.value == left.value for i in right.items if isinstance(i, Constant))
             return Atom("", False, held is isinstance(operator, ast.In))
@@ -128,7 +128,7 @@ def none_atom(value: Value, positive: bool) -> Atom:
         return Atom("", False, (value.value is None) is positive)
     if isinstance(
         value,
-        Thing | Instance | Callable | ClassValue | External | Container | Tensor | GradContext,
+        (Thing, Instance, Callable, ClassValue, External, Container, Tensor, GradContext),
     ):
         return Atom("", False, not positive)
     return Atom(f"none:{value.key}", not positive, None)
@@ -234,7 +234,7 @@ def begins_window(world: World, test: ast.expr) -> bool:
 
 def ends_in_exit(nodes: Sequence[ast.AST]) -> bool:
     last = nodes[-1] if nodes else None
-    return isinstance(last, ast.Return | ast.Continue | ast.Break | ast.Raise)
+    return isinstance(last, (ast.Return, ast.Continue, ast.Break, ast.Raise))
 
 
 def ends_in_raise(nodes: Sequence[ast.AST]) -> bool:
@@ -262,12 +262,12 @@ def exits_memo(module: Module, nodes: Sequence[ast.AST]) -> bool:
 def exits(nodes: Iterable[ast.AST]) -> bool:
     """Whether control can leave the block: return, continue, break (of a loop outside it)."""
     for node in nodes:
-        if isinstance(node, ast.Return | ast.Continue | ast.Break | ast.Raise):
+        if isinstance(node, (ast.Return, ast.Continue, ast.Break, ast.Raise)):
             return True
         if isinstance(node, ast.If):
             if exits(node.body) or exits(node.orelse):
                 return True
-        elif isinstance(node, ast.With | ast.AsyncWith | ast.Try):
+        elif isinstance(node, (ast.With, ast.AsyncWith, ast.Try)):
             if exits(node.body):
                 return True
     return False

@@ -142,7 +142,7 @@ def twin(value: Value, memo: dict[int, Value]) -> Value:
     known = memo.get(id(value))
     if known is not None:
         return known
-    if not isinstance(value, Instance | Container | Unknown | Callable | Either | Method | Super):
+    if not isinstance(value, (Instance, Container, Unknown, Callable, Either, Method, Super)):
         return value
     made = memo[id(value)] = copy(value)
     if isinstance(made, Instance):
@@ -151,7 +151,7 @@ def twin(value: Value, memo: dict[int, Value]) -> Value:
     elif isinstance(made, Container):
         made.items = [twin(held, memo) for held in made.items]
         made.names = {name: twin(held, memo) for name, held in made.names.items()}
-    elif isinstance(made, Callable | Super):
+    elif isinstance(made, (Callable, Super)):
         made.this = twin(made.this, memo) if made.this is not None else None
     elif isinstance(made, Method):
         made.receiver = twin(made.receiver, memo) if made.receiver is not None else None

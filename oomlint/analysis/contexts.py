@@ -116,13 +116,13 @@ def around_yield(body: list[ast.stmt]) -> tuple[list[ast.stmt], list[ast.stmt]] 
     index = holding[0]
     before, after = body[:index], body[index + 1 :]
     statement = body[index]
-    if isinstance(statement, ast.Try | ast.With):
+    if isinstance(statement, (ast.Try, ast.With)):
         inner = around_yield(statement.body)
         if inner is None:
             return None
         last = statement.finalbody if isinstance(statement, ast.Try) else []
         return [*before, *inner[0]], [*inner[1], *last, *after]
-    return (before, after) if isinstance(statement, ast.Expr | ast.Assign) else None
+    return (before, after) if isinstance(statement, (ast.Expr, ast.Assign)) else None
 
 
 def run_part(world: World, manager: Entered, body: list[ast.stmt]) -> None:
@@ -191,14 +191,14 @@ def enter_unknown(world: World, expression: ast.expr, value: Value, before: bool
         return
     if (
         before is True
-        and isinstance(value, Unknown | Tensor)
+        and isinstance(value, (Unknown, Tensor))
         and knowledge.UNSURE_CONTEXT.search(name)
     ):
         world.grad = None
 
 
 def called_function(world: World, call: ast.expr) -> Callable | None:
-    value = settled(evaluate(world, call)) if isinstance(call, ast.Name | ast.Attribute) else None
+    value = settled(evaluate(world, call)) if isinstance(call, (ast.Name, ast.Attribute)) else None
     return value if isinstance(value, Callable) else None
 
 

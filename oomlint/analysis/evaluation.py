@@ -12,7 +12,7 @@ from oomlint.analysis.binding import bind
 from oomlint.analysis.conditions import branch, is_eventful
 from oomlint.analysis.dispatch import evaluate
 from oomlint.analysis.iteration import item_of, iterations_of
-from oomlint.analysis.modules import Module, written
+from oomlint.analysis.modules import Module
 from oomlint.analysis.names import evaluate_name
 from oomlint.analysis.operations import evaluate_binary, evaluate_compare, evaluate_unary, is_plain
 from oomlint.analysis.state import Kind, World
@@ -35,7 +35,10 @@ from oomlint.analysis.values import (
 def evaluate_constant(world: World, node: ast.Constant) -> Value:
     if node.value is None:
         return NONE
-    return Constant(shortened(repr(node.value)), value=node.value)
+    key: str | None = node.__dict__.get("key")
+    if key is None:
+        key = node.__dict__["key"] = shortened(repr(node.value))
+    return Constant(key, value=node.value)
 
 
 def evaluate_attribute(world: World, node: ast.Attribute) -> Value:
@@ -131,7 +134,10 @@ def evaluate_comprehension(world: World, node: Any) -> Value:
     first = node.generators[0]
     iterable = evaluate(world, first.iter)
     followed = [node.value] if isinstance(node, ast.DictComp) else [node.elt]
-    busy = any(isinstance(part, ast.Call) for n in followed for part in ast.walk(n))
+    busy = node.__dict__.get("busy")
+    if busy is None:
+        calls = (isinstance(part, ast.Call) for n in followed for part in ast.walk(n))
+        busy = node.__dict__["busy"] = any(calls)
     world.serial += 1
     serial = world.serial
     most = iterations_of(iterable) if busy and len(world.loops) < 4 else 1
@@ -150,19 +156,12 @@ def evaluate_comprehension(world: World, node: Any) -> Value:
             found.items.append(value)
             if busy and may_have_graph(value):
                 detail = {"how": "element", "born": born, "leaves": [(part, value)]}
-                world.emit(Kind.KEEP, part, found, value, place=collected_in(world, node), **detail)
+                place = node.__dict__.get("collected_in", "[...]")
+                world.emit(Kind.KEEP, part, found, value, place=place, **detail)
         del world.loops[loops:]
     world.frame.names.clear()
     world.frame.names.update(saved)
     return found
-
-
-def collected_in(world: World, node: ast.expr) -> str:
-    """The name that a comprehension is bound to."""
-    parent = world.frame.module.parents.get(node)
-    if isinstance(parent, ast.Assign):
-        return written(parent.targets[0])
-    return "[...]"
 
 
 def evaluate_lambda(world: World, node: ast.Lambda) -> Value:
@@ -201,7 +200,7 @@ def calls_project(module: Module, node: ast.AST) -> bool:
         memo[id(node)] = any(
             (func.id if isinstance(func, ast.Name) else func.attr) in names
             for func in calls
-            if isinstance(func, ast.Name | ast.Attribute)
+            if isinstance(func, (ast.Name, ast.Attribute))
         )
     return memo[id(node)]
 

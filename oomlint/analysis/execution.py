@@ -53,7 +53,7 @@ def run_if(world: World, node: ast.If) -> Signal:
 
 
 def leaves(body: list[ast.stmt]) -> bool:
-    return bool(body) and isinstance(body[-1], ast.Continue | ast.Break | ast.Return | ast.Raise)
+    return bool(body) and isinstance(body[-1], (ast.Continue, ast.Break, ast.Return, ast.Raise))
 
 
 def run_block_inside(world: World, body: list[ast.stmt]) -> Signal:
@@ -125,6 +125,8 @@ def restore(
 
 
 def merge(goal: dict[Any, Value], one: dict[Any, Value], other: dict[Any, Value]) -> None:
+    if one == other:
+        return  # the goal holds one of them, and values are equal only to themselves
     for name in {**one, **other}:
         if name in one and name in other:
             goal[name] = one[name] if one[name] is other[name] else join(one[name], other[name])
@@ -208,7 +210,7 @@ def run_loop(
 
 def is_flat(node: ast.For | ast.AsyncFor | ast.While) -> bool:
     """Whether no loop is inside, which is followed again for each object."""
-    return not any(isinstance(part, ast.For | ast.While) for part in walk_all(node.body))
+    return not any(isinstance(part, (ast.For, ast.While)) for part in walk_all(node.body))
 
 
 # What happens in one iteration and says nothing about the next.
@@ -237,7 +239,7 @@ def carries_over(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
     for part in walk_all(loop.body):
         if isinstance(part, ast.AugAssign):
             return True
-        if not isinstance(part, ast.Name | ast.Attribute):
+        if not isinstance(part, (ast.Name, ast.Attribute)):
             continue
         name = part.id if isinstance(part, ast.Name) else part.attr
         place = (part.lineno, part.col_offset)

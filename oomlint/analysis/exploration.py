@@ -49,6 +49,8 @@ def worlds_of(project: Project, module: Module) -> list[World]:
     for root in reading.roots():
         if root.function in reached or spent > FIRST_WORLDS_BUDGET:
             continue
+        if root.function is not None and reading.only_hands_on(root.function, reached):
+            continue
         more, cost = explore(project, module, root, reached, alone=spent > FILE_BUDGET)
         found.extend(more)
         spent += cost

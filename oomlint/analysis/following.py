@@ -30,6 +30,8 @@ OPEN = "**"
 # A helper without training events is followed only when it is small.
 SMALL = 60
 SMALL_ELSEWHERE = 25
+# Statements of a world behind which only what may hold training events is followed.
+TIRED = 500
 # `step` alone says little: environments, schedulers and profilers step too.
 EVENT_NAMES = knowledge.EVENT_WORDS - {"step"}
 
@@ -117,6 +119,8 @@ def worth_following(world: World, function: Function) -> bool:
         return True
     if function.words & knowledge.MODE_WORDS and function.name != "__init__":
         return True
+    if world.statements > TIRED:
+        return False
     if function.module is world.subject:
         return function.size <= SMALL
     # Elsewhere only what the checked file itself calls: a meter, a loss, a step helper.

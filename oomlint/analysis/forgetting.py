@@ -63,6 +63,6 @@ def forget_values(held: list[Value]) -> None:
             held.extend(value.names.values())
             value.items.clear()
             value.names.clear()
-        elif isinstance(value, Callable | Super) and value.this is not None:
+        elif isinstance(value, (Callable, Super)) and value.this is not None:
             held.append(value.this)
             value.this = None

@@ -47,7 +47,7 @@ def method_backward(
 ) -> Value | None:
     role = role_of(world, receiver)
     wrapped = role in (Role.ACCELERATOR, Role.ENGINE, Role.OPTIMIZER, Role.SCALER, Role.MODEL)
-    if not wrapped and isinstance(receiver, Unknown | Instance) and arguments:
+    if not wrapped and isinstance(receiver, (Unknown, Instance)) and arguments:
         first = arguments[0]
         wrapped = isinstance(receiver, Instance) or (
             isinstance(first, Tensor)
@@ -190,7 +190,7 @@ def is_loss_like(arguments: Arguments) -> bool:
 def method_eval(
     world: World, node: ast.Call, receiver: Value, arguments: Arguments, keywords: Keywords
 ) -> Value | None:
-    if arguments or keywords or isinstance(receiver, Tensor | Container):
+    if arguments or keywords or isinstance(receiver, (Tensor, Container)):
         return None
     mark_model(receiver)
     for network in with_mode(receiver):
@@ -210,7 +210,7 @@ def method_train(
     world: World, node: ast.Call, receiver: Value, arguments: Arguments, keywords: Keywords
 ) -> Value | None:
     mode = arguments[0] if arguments else keywords.get("mode")
-    if len(arguments) > 1 or isinstance(receiver, Tensor | Container):
+    if len(arguments) > 1 or isinstance(receiver, (Tensor, Container)):
         return None
     if mode is not None and not (isinstance(mode, Constant) and isinstance(mode.value, bool)):
         world.eval_keys.pop(receiver.key, None)
@@ -270,7 +270,7 @@ def method_detach(
     world: World, node: ast.Call, receiver: Value, arguments: Arguments, keywords: Keywords
 ) -> Value | None:
     world.emit(Kind.DETACH, node, None, receiver)
-    if isinstance(receiver, Number | Constant):
+    if isinstance(receiver, (Number, Constant)):
         return receiver
     return Tensor(f"{receiver.key}.detach()", graph=False)
 
@@ -278,7 +278,7 @@ def method_detach(
 def method_append(
     world: World, node: ast.Call, receiver: Value, arguments: Arguments, keywords: Keywords
 ) -> Value | None:
-    if not arguments or isinstance(receiver, Tensor | Thing | Instance | Number):
+    if not arguments or isinstance(receiver, (Tensor, Thing, Instance, Number)):
         return None
     value = arguments[-1]
     keep_in_container(world, node, receiver, value)
@@ -288,7 +288,7 @@ def method_append(
 def method_setdefault(
     world: World, node: ast.Call, receiver: Value, arguments: Arguments, keywords: Keywords
 ) -> Value | None:
-    if not arguments or isinstance(receiver, Tensor | Number):
+    if not arguments or isinstance(receiver, (Tensor, Number)):
         return None
     found = element(world, receiver, arguments[0])
     if isinstance(receiver, Container) and len(arguments) > 1 and isinstance(found, Unknown):
@@ -395,11 +395,11 @@ def plain_method(
             return receiver
     if isinstance(receiver, Tensor):
         return tensor_method(world, node, receiver, name, key, inputs)
-    if isinstance(receiver, Number | Constant):
+    if isinstance(receiver, (Number, Constant)):
         if receiver.key.endswith(GRADIENTS):
             touch_gradients(world, node, receiver, name)
         return Number(key)
-    if isinstance(receiver, Container | Sequence):
+    if isinstance(receiver, (Container, Sequence)):
         return element(world, receiver, inputs[0] if inputs else NONE)
     if role in (Role.OPTIMIZER, Role.SCALER, Role.SCHEDULER, Role.LOADER):
         return unknown(key, name)

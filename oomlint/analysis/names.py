@@ -29,6 +29,19 @@ def lookup(world: World, frame: Frame, name: str) -> Value:
 
 
 def global_name(world: World, module: Module, name: str) -> Value:
+    known: dict[str, str] = module.__dict__.setdefault("outside_names", {})
+    outside = known.get(name)
+    if outside is not None:
+        return External(outside, qualified=outside)
+    found = find_global(world, module, name)
+    if isinstance(found, External) and (
+        classes.is_outside(found.qualified) or found.qualified in BUILTINS
+    ):
+        known[name] = found.qualified
+    return found
+
+
+def find_global(world: World, module: Module, name: str) -> Value:
     function = module.function(name)
     if function is not None:
         return Callable(f"{module.name}:{name}", function=function)
@@ -51,7 +64,7 @@ def global_name(world: World, module: Module, name: str) -> Value:
 
 
 def imported(world: World, module: Module, qualified: str) -> Value:
-    if qualified.split(".")[0] in classes.OUTSIDE:
+    if classes.is_outside(qualified):
         return External(qualified, qualified=qualified)
     found = world.project.find(qualified, module)
     if found is None:
@@ -92,9 +105,7 @@ def module_variable(world: World, module: Module, name: str) -> Value:
 
 
 def is_simple(node: ast.expr) -> bool:
-    return isinstance(
-        node, ast.Call | ast.Constant | ast.Name | ast.Attribute | ast.List | ast.Dict
-    )
+    return isinstance(node, (ast.Call, ast.Constant, ast.Name, ast.Attribute, ast.List, ast.Dict))
 
 
 BUILTINS = frozenset(

@@ -39,11 +39,11 @@ def emit_opaque(world: World, node: ast.Call, receiver: Value | None, inputs: li
         value
         for given in inputs
         for value in options(given)
-        if isinstance(value, Thing | Instance | Callable)
+        if isinstance(value, (Thing, Instance, Callable))
         or (isinstance(value, Unknown) and value.role is not None)
     ]
-    if isinstance(receiver, Instance | Unknown):
+    if isinstance(receiver, (Instance, Unknown)):
         held.append(receiver)
-    passed = [value for value in inputs if isinstance(value, Tensor | Container)]
+    passed = [value for value in inputs if isinstance(value, (Tensor, Container))]
     if held or passed:
         world.emit(Kind.OPAQUE_CALL, node, receiver, Container("held", items=held), passed=passed)

@@ -11,7 +11,7 @@ from oomlint.analysis.values import Constant, Container, Number, Tensor, Value, 
 
 
 def is_plain(value: Value) -> bool:
-    return isinstance(value, Number | Constant)
+    return isinstance(value, (Number, Constant))
 
 
 def evaluate_binary(world: World, node: ast.BinOp) -> Value:
@@ -81,7 +81,7 @@ def evaluate_unary(world: World, node: ast.UnaryOp) -> Value:
     if isinstance(node.op, ast.Not):
         return Number(f"not {value.key}")
     if isinstance(value, Constant) and isinstance(node.op, ast.USub):
-        if isinstance(value.value, int | float):
+        if isinstance(value.value, (int, float)):
             return Constant(f"-{value.key}", value=-value.value)
     if is_plain(value):
         return Number(f"-{value.key}")

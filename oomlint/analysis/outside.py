@@ -102,7 +102,7 @@ def set_grad(world: World, mode: Value | None) -> Value:
     world.grad = None
     if isinstance(mode, Constant) and isinstance(mode.value, bool):
         world.grad = mode.value
-    if isinstance(mode, Number | Unknown):
+    if isinstance(mode, (Number, Unknown)):
         assumed = world.assumptions.get(mode.key, world.assumptions.get(f"none:{mode.key}"))
         if assumed is not None:
             world.grad = assumed if mode.key in world.assumptions else not assumed
@@ -161,7 +161,7 @@ def call_known(
         return GradContext(qualified) if "ExitStack" in last else Context(key, kind="null")
     if head in knowledge.NUMBER_MODULES:
         for value in inputs:
-            if isinstance(value, Tensor | Unknown):
+            if isinstance(value, (Tensor, Unknown)):
                 world.emit(Kind.DETACH, node, None, value)
         return Number(key)
     return opaque(world, node, qualified, arguments, keywords)
@@ -242,7 +242,7 @@ def call_builtin(
         return Super("super", this=frame.this, cls=owner)
     if name == "getattr" and len(arguments) > 1 and isinstance(arguments[1], Constant):
         return attribute(world, arguments[0], str(arguments[1].value))
-    if name in ("abs",) and first is not None and not isinstance(first, Number | Constant):
+    if name in ("abs",) and first is not None and not isinstance(first, (Number, Constant)):
         return Tensor(key, parents=(first,))
     return opaque(world, node, name, arguments, keywords)
 

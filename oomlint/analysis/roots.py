@@ -31,6 +31,10 @@ WORDS = {
 }
 # What runs where a class of the file is called or entered.
 CALLED = ("__call__", "__init__", "__enter__")
+# Who does one of these gives what he calls another meaning.
+DEEDS = frozenset("for while with async no_grad inference_mode set_grad_enabled".split())
+# The mode of a network, whatever functions of these names there are.
+SWITCHES = re.compile(r"\.\s*(train|eval)\b")
 STEPPING = re.compile(r"(^|_)steps?($|_)|update")
 
 
@@ -175,6 +179,20 @@ class Reading:
             if after is not None or clips:
                 return BACKWARD
         return said
+
+    def only_hands_on(self, function: Function, reached: set[Function]) -> bool:
+        """Whether it does nothing but call what was followed already: another way to the same."""
+        own = self.mentioned(function)
+        if not own.calls or function.decorators or function.parent is not None:
+            return False
+        if function.words & DEEDS or SWITCHES.search(function.code):
+            return False
+        if self.read(function.words - own.calls).said:
+            return False
+        called = {other for name in own.calls for other in self.by_name[name]}
+        matter = {other for other in called - {function} if self.judged_by(self.mentioned(other))}
+        elsewhere = any(self.said_by_imported(name) for name in own.imports)
+        return bool(matter) and matter <= reached and not elsewhere
 
     def judged_by(self, start: Mentions) -> int:
         """What these and all that they reach say, if a rule could judge that; else 0."""

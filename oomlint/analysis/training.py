@@ -56,7 +56,7 @@ def forward(
         mode=grad,
         inputs_graph=any(has_graph(value) for value in inputs),
     )
-    event.detail["role"] = model.evidence if isinstance(model, Unknown | Thing) else None
+    event.detail["role"] = model.evidence if isinstance(model, (Unknown, Thing)) else None
     return output
 
 

@@ -301,7 +301,7 @@ def may_carry(value: Value, memo: Memo) -> bool:
         return any(may_have_graph(item, memo) for item in (*value.items, *value.names.values()))
     if isinstance(value, Tensor):
         return value.graph is not False
-    return isinstance(value, Unknown | Instance)
+    return isinstance(value, (Unknown, Instance))
 
 
 def terms(value: Value) -> Iterator[Value]:
