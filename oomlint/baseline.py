@@ -43,16 +43,52 @@ def current(
     results: Iterable[FileResult], folder: Path, text_of: Callable[[Path], Source | None]
 ) -> dict[Path, tuple[Known, ...]]:
     """The findings of each file as a baseline in `folder` would hold them, in their order."""
-    found = {}
+    return {
+        result.path: entries_of(result, relative_name(result.path, folder), text_of)
+        for result in results
+    }
+
+
+def entries_of(
+    result: FileResult, name: str, text_of: Callable[[Path], Source | None]
+) -> tuple[Known, ...]:
+    """The findings of a file as a baseline holds them that knows it under a name."""
+    places = [(finding.code, finding.row) for finding in result.findings]
+    digests = fingerprints(name, places, text_of(result.path)) if places else ()
+    return tuple(
+        Known(name, finding.code, finding.message, digest)
+        for finding, digest in zip(result.findings, digests, strict=True)
+    )
+
+
+def under_old_names(
+    results: Iterable[FileResult],
+    found: Mapping[Path, tuple[Known, ...]],
+    baseline: Collection[Known],
+    is_there: Callable[[str], bool],
+    text_of: Callable[[Path], Source | None],
+) -> dict[Path, tuple[Known, ...]]:
+    """The same findings, those of renamed files under the names that the baseline has for them.
+
+    A file was renamed if the baseline does not know its name but, under a name whose file
+    `is_there` no more, at least half of its findings.
+    """
+    keys = {known.key for known in baseline}
+    names = {known.path for known in baseline}
+    vanished = sorted(name for name in names if not is_there(name))
+    if len(vanished) == len(names):
+        return dict(found)  # it is about files elsewhere
+    by_name = dict(found)
     for result in results:
-        name = relative_name(result.path, folder)
-        places = [(finding.code, finding.row) for finding in result.findings]
-        digests = fingerprints(name, places, text_of(result.path)) if places else ()
-        found[result.path] = tuple(
-            Known(name, finding.code, finding.message, digest)
-            for finding, digest in zip(result.findings, digests, strict=True)
-        )
-    return found
+        own = found[result.path]
+        if not vanished or not own or own[0].path in names:
+            continue
+        tried = [entries_of(result, name, text_of) for name in vanished]
+        best = max(tried, key=lambda entries: sum(known.key in keys for known in entries))
+        if 2 * sum(known.key in keys for known in best) >= len(best):
+            by_name[result.path] = best
+            vanished.remove(best[0].path)
+    return by_name
 
 
 def compare(

@@ -62,6 +62,30 @@ def test_only_what_is_new_is_reported(known: Path, after: str, found: list[int])
     assert answer.code == bool(found)
 
 
+@pytest.mark.parametrize(
+    ("after", "found"),
+    [
+        ({"new.py": LINES}, []),
+        ({"new.py": "\n" + LINES + "kept += c\n"}, [5]),
+        ({"new.py": LINES, "copy.py": LINES}, [1, 2, 3]),
+        ({"other.py": "wrong\nwrong\nkept += c\nkept += d\n"}, [1, 2, 3, 4]),
+    ],
+)
+def test_a_renamed_file_stays_known(known: Path, after: dict[str, str], found: list[int]) -> None:
+    (known / "a.py").unlink()
+    write(known, after)
+    answer = concise("--baseline", FILE)
+    assert [int(line.split(":")[1]) for line in answer.out.splitlines()] == found
+    call("check", "--write-baseline", FILE)
+    names = json.loads((known / FILE).read_text())["findings"].keys()
+    assert names == {*after, "sub/b.py"}
+
+
+def test_a_copied_file_is_new(known: Path) -> None:
+    write(known, {"copy.py": LINES})
+    assert concise("--baseline", FILE).out.count("copy.py:") == 3
+
+
 def test_counts_are_of_what_is_new(known: Path) -> None:
     write(known, {"a.py": LINES + "kept += c\n"})
     assert call("check", "--baseline", FILE, "--output-format", "concise").out == (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from oomlint.baseline import Known, compare, current, judged, parse, render
+from oomlint.baseline import Known, compare, current, judged, parse, render, under_old_names
 from oomlint.cli.options import Options
 from oomlint.cli.summary import Outcome, counted
 from oomlint.errors import OomlintError
@@ -37,7 +37,14 @@ def against_baseline(
         return outcome
     found = current(outcome.results, path.parent, texts.get)
     before = () if writes and not path.exists() else read(path)
-    compared = compare(outcome.results, found, before)
+
+    def is_there(name: str) -> bool:
+        return (path.parent / name).exists()
+
+    by_name = found
+    if not writes:
+        by_name = under_old_names(outcome.results, found, before, is_there, texts.get)
+    compared = compare(outcome.results, by_name, before)
     gone = judged(compared.unmatched, path.parent, asked(files, outcome), Path.exists)
     if writes:
         kept = set(compared.unmatched) - set(gone)
