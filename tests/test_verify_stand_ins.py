@@ -123,6 +123,74 @@ def epoch(model, data_loader, optimizer, logger, print_freq):
     return total
 """
 
+SCRIPT = """\
+import argparse
+import torch
+
+def save(path):
+    if args.rank == 0:
+        torch.save(model.state_dict(), path)
+
+def train(epoch):
+    history = []
+    for step, (views, _) in enumerate(train_loader):
+        if args.arch == "pair":
+            views = torch.cat([views[0], views[1]], dim=0).cuda()
+        else:
+            raise ValueError(args.arch)
+        output, target = model(views)
+        loss = torch.nn.functional.cross_entropy(output, target)
+        optimizer.zero_grad()
+        if scaler is not None:
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            loss.backward()
+            optimizer.step()
+            history.append(loss)
+    save("weights.pt")
+    return history
+
+if __name__ == "__main__":
+    args = argparse.ArgumentParser().parse_args()
+    train(0)
+"""
+REGRESSION = """\
+import torch
+
+def fit(net, batches, optimizer, augment, config):
+    total = 0.0
+    for batch in batches:
+        ids, types = batch["ids"].cuda(), batch["token_type_ids"].cuda()
+        targets = batch["targets"].cuda()
+        if augment is not None:
+            ids, targets = augment(ids, targets)
+        if config.TRAIN.USE_AMP:
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                loss = torch.nn.BCEWithLogitsLoss()(net(ids, types), targets.view(-1, 1))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            total += loss
+    return total / config.TRAIN.STEPS
+"""
+OWN_LOADER = """\
+import torch
+import torch.distributed as dist
+
+def validate(model, valset, batch_size):
+    model.eval()
+    loader = torch.utils.data.DataLoader(valset, batch_size=batch_size, drop_last=True)
+    total = 0
+    for image, label in loader:
+        image, label = image.cuda(), label.cuda()
+        correct = (model(image).argmax(1) == label).sum()
+        dist.all_reduce(correct)
+        total += correct
+    return total
+"""
+
 RUN = {
     "classifier": (CLASSIFIER, "evaluate", "OOM101", "target labels of 10 classes"),
     "segmenter": (SEGMENTER, "train_epoch", "OOM102", "mask maps of 1x32x32 zeros and ones"),
@@ -130,6 +198,9 @@ RUN = {
     "trainer": (TRAINER, "Trainer.fit", "OOM102", "x images of 3x32x32, y labels of 10 classes"),
     "detector": (DETECTOR, "epoch", "OOM102", "dicts of boxes and labels"),
     "step": (STEP, "train_step", "OOM301", "images of 3x32x32"),
+    "script": (SCRIPT, "train", "OOM102", "None, for the line to be reached, as a global name"),
+    "own loader": (OWN_LOADER, "validate", "OOM101", "a group of one process"),
+    "regression": (REGRESSION, "fit", "OOM102", "a network of 6 layers, called for 16x1"),
 }
 
 
@@ -163,6 +234,17 @@ def test_a_function_is_run_with_stand_ins(name: str, folder: Path) -> None:
     assert sentence in " ".join(what for _, what, _ in found["before"]["stood"])
     assert len(found["before"]["steps"]) == 4
     assert found["losses"]["equal"] == (code != "OOM301")  # a fix that corrects a gradient
+
+
+def test_without_losses_the_outputs_are_compared(folder: Path) -> None:
+    text = CLASSIFIER.replace("total += criterion(output, target).item()", "total += 1")
+    found = result(verify(folder, text, "evaluate", "--json"))
+    assert found["verdict"] == "confirmed"
+    assert found["losses"] == {
+        **{"what": "outputs", "unit": "iteration", "equal": True, "steps": 4, "exact": True},
+        **{"first": None, "before": None, "after": None},
+    }
+    assert len({step["output"] for step in found["before"]["steps"]}) == 4
 
 
 def test_the_table_states_every_stand_in_and_how_its_part_was_known(folder: Path) -> None:

@@ -42,7 +42,7 @@ class Comparison:
 
     @property
     def losses(self) -> Losses | None:
-        """Whether the fix leaves the losses alone; None where no loss was seen in both runs."""
+        """Whether losses, or else outputs, stay the same; None where neither was seen twice."""
         from oomlint.verify.losses import compare_losses
 
         return compare_losses(self.before, self.after)
@@ -309,9 +309,10 @@ def measured(findings: tuple[Finding, ...], found: Comparison) -> Measured:
 
     verdict, losses = found.verdict, found.losses
     safe = all(item.fix is None or item.fix.safety is Safety.SAFE for item in findings)
-    parted = losses is not None and not losses.equal
-    if safe and parted and verdict.kind in (CONFIRMED, NO_EFFECT):
-        reason = f"the losses {losses}, and the fix is called safe ({verdict.reason})"
+    if losses is None or losses.equal or not safe:
+        return Measured(findings, verdict, found)
+    if verdict.kind in (CONFIRMED, NO_EFFECT):
+        reason = f"the {losses.what} {losses}, and the fix is called safe ({verdict.reason})"
         verdict = replace(verdict, kind=REFUTED, reason=reason)
     return Measured(findings, verdict, found)
 

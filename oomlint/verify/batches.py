@@ -125,6 +125,22 @@ class Samples(torch.utils.data.Dataset[Any]):  # type: ignore[misc]
         return getattr(self.other, name)
 
 
+class Drawn(torch.utils.data.Dataset[Any]):  # type: ignore[misc]
+    """Single samples that were drawn once, for a function that makes its loader itself."""
+
+    def __init__(self, structure: Any, kinds: dict[str, str], count: int) -> None:
+        def drawn(name: str) -> Any:
+            return SAMPLES["image" if kinds[name] == "images" else kinds[name]]()
+
+        self.samples = [built(structure, drawn) for _ in range(count)]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.samples[index]
+
+
 class InOrder(torch.utils.data.SequentialSampler):  # type: ignore[misc]
     """A sampler that can be told the epoch, as a distributed one."""
 

@@ -19,7 +19,7 @@ from oomlint.verify.values_by_name import CLASSES, VOCABULARY, WIDTH
 
 LAYERS, RATE = 6, 0.05
 # A name for scores at every position of a sequence, whatever the targets are.
-BY_POSITION = "scores_by_position"
+BY_POSITION, FLAT = "scores_by_position", "scores_of_all_positions"
 LOSS = re.compile(r"loss|^err|cost|objective|(^|_)(nll|elbo|kl)", re.IGNORECASE)
 LABEL = re.compile(r"^(label|target|gt)s?\d*$|^gt_|_(label|target)s?$", re.IGNORECASE)
 HIDDEN = re.compile(r"hidden|state|mems?$|^h\d?$|^hx$|cache", re.IGNORECASE)
@@ -89,6 +89,8 @@ class Network(nn.Module):  # type: ignore[misc]
             return torch.zeros(len(features), dtype=torch.long, device=scores.device)
         if self.shape and name == self.first():
             return shaped(scores, self.shape)
+        if name == FLAT:
+            return self.output(BY_POSITION, goal, given, features).reshape(-1, VOCABULARY)
         if goal in ("label", "boxes", "index") and name != BY_POSITION:
             return scores[:, :CLASSES]
         like = given[0] if given else features

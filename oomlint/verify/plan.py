@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 # Parts beside the roles of the analysis.
 TENSOR, DEVICE, SETTING, CONFIG, UNKNOWN = "tensor", "device", "setting", "config", "unknown"
-INSTANCE = "instance"
+INSTANCE, DATASET = "instance", "dataset"
+DATASETS = re.compile(r"(^|_)(data_?set|ds)$|^(train|val(id)?|test)_?set$", re.IGNORECASE)
 
 CONFIG_NAMES = frozenset(
     "args arg cfg config conf opt opts options hparams hps params flags settings hyp hypers"
@@ -250,7 +251,7 @@ def part(
             batch = reader.value(function, name)
         elif role in (Role.MODEL.value, Role.CRITERION.value, Role.ENGINE.value):
             outputs = {**outputs, **reader.outputs(function, name)}
-    if role == Role.LOADER.value and batch is None:
+    if role in (Role.LOADER.value, DATASET) and batch is None:
         batch = ["input", "target"]
     kinds = {
         leaf: kind
@@ -313,6 +314,8 @@ def role_for(name: str, found: Uses, annotation: str, played: Played | None) -> 
         return played.role.value, "its name"
     if setting(last) not in (None, "text", "path") and not found.attributes and not found.called:
         return SETTING, "its name"
+    if DATASETS.search(last) and not found.called:
+        return DATASET, "its name"
     if any(pattern.search(last) for pattern, _ in KINDS) and not found.called:
         return TENSOR, "its name"
     fed = {role_of_name(callee) for callee in found.fed if callee.count(".") < 2}

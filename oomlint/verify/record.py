@@ -80,6 +80,7 @@ class Step:
     samples: tuple[str, ...] = ()
     searches: int = 0  # of data-parallel models for parameters that got no gradient
     recomputations: int = 0  # of checkpointed functions in a backward pass
+    output: float | None = None  # an iteration's: sum of the magnitudes of what models returned
 
 
 @dataclass(frozen=True, slots=True)

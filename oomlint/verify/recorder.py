@@ -31,6 +31,7 @@ from oomlint.verify.gradients import (
 from oomlint.verify.host import worker_bytes
 from oomlint.verify.meters import Meter, live_nodes
 from oomlint.verify.modes import aliases, evaluating, models_of
+from oomlint.verify.outputs import Outputs
 from oomlint.verify.recomputing import Checkpoints
 from oomlint.verify.record import ITERATION, OPTIMIZER, Step
 from oomlint.verify.reductions import Reductions
@@ -71,6 +72,7 @@ class Recorder:
         self.advancing = False  # a scheduler's step is running, or its constructor's first one
         self.losses: list[float] = []  # that were propagated back
         self.computed: list[float] = []  # that loss functions returned
+        self.outputs = Outputs(meter)
         self.scaler_calls = 0
         self.true_loss: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
         # With a region, steps count from its first entry on.
@@ -111,6 +113,8 @@ class Recorder:
         self.wrap(DistributedDataParallel, "register_comm_hook", self.around_reduction_hook)
         for name in LOSSES:
             self.wrap(torch.nn.functional, name, self.around_loss)
+        if not self.training:
+            self.wrap(torch.nn.Module, "__call__", self.around_module)
         for module in (torch.nn.utils, torch.nn.utils.clip_grad):
             self.wrap(module, "clip_grad_norm_", self.around_clip_norm)
             self.wrap(module, "clip_grad_value_", self.around_clip_value)
@@ -166,7 +170,8 @@ class Recorder:
         if self.training or self.depth != 1:
             return
         losses = self.computed
-        self.record(ITERATION, {"loss": math.fsum(losses) / len(losses) if losses else None})
+        loss = math.fsum(losses) / len(losses) if losses else None
+        self.record(ITERATION, {"loss": loss, "output": self.outputs.new()})
         self.iterations += 1
         if self.iterations >= self.wanted:
             self.stop()
@@ -386,6 +391,11 @@ class Recorder:
                 self.computed.append(float(loss.detach()))
         return loss
 
+    def around_module(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.training or not self.depth:
+            return original(*args, **kwargs)
+        return self.outputs.around(original, *args, **kwargs)
+
     def around_scale(self, original: Any, scaler: Any, outputs: Any) -> Any:
         scaled = original(scaler, outputs)
         if not scaler.is_enabled():
@@ -447,6 +457,7 @@ class Recorder:
 
     def start(self) -> None:
         self.computed = []
+        self.outputs.new()
         self.turn(0)
         self.meter.reset_peak()
         memory = self.meter.memory()

@@ -18,6 +18,7 @@ from oomlint.verify.networks import LAYERS, RATE
 from oomlint.verify.permissive import Answers, Permissive, plain_value, satisfying
 from oomlint.verify.plan import (
     CONFIG,
+    DATASET,
     DEVICE,
     INSTANCE,
     SETTING,
@@ -33,6 +34,7 @@ MAX_GUESSES = 60
 # What a call of a model may be used as where its use does not say.
 OUTPUTS: tuple[Any, ...] = (
     networks.BY_POSITION,
+    networks.FLAT,
     "loss",
     ["output", "hidden"],
     {"loss": "loss", "logits": "output"},
@@ -46,13 +48,14 @@ class Guess:
     """The kind of every tensor by name, and what a call of the model gives (None: as planned).
 
     With `filled` parameters do not keep their defaults; `shape` is that of a model's first output,
-    where a failure told it.
+    where a failure told it; with `group` there is a process group of one.
     """
 
     kinds: dict[str, str] = field(default_factory=dict)
     output: Any = None
     filled: bool = False
     shape: tuple[int, ...] = ()
+    group: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,7 @@ def guesses(parts: Iterable[Part], targets: str = "", filled: bool = False) -> l
     named: dict[str, tuple[str, ...]] = {}
     position = 0
     for part in parts:
-        if part.role not in (Role.LOADER.value, TENSOR):
+        if part.role not in (Role.LOADER.value, DATASET, TENSOR):
             continue
         for name in names_of(part.batch):
             sure = part.kinds.get(name)
@@ -126,7 +129,10 @@ class Builder:
             self.made[part.name] = value
             whose = ", as a global name" if part.is_global else ""
             self.stood.append(StoodIn(part.name, what + whose, part.why))
-        order = [part.name for part in parts]
+        if self.guess.group:
+            alone()
+            self.stood.append(StoodIn("torch.distributed", "a group of one process", "its use"))
+        order = [part.name for part in parts] + ["torch.distributed"]
         self.stood.sort(key=lambda one: order.index(one.name))
         return self.made
 
@@ -203,6 +209,11 @@ class Builder:
             return forever(made), what
         return made, what
 
+    def dataset(self, part: Part) -> tuple[Any, str]:
+        count = self.count * ACCUMULATED * BATCH
+        made = batches.Drawn(part.batch, self.guess.kinds, count)
+        return made, f"{count} samples: {self.shown(part.batch)}"
+
     def tensor(self, part: Part) -> tuple[Any, str]:
         kinds = self.guess.kinds
         made = built(part.batch, lambda name: placed(batches.batch_of(kinds[name]), self.device))
@@ -249,6 +260,13 @@ class Builder:
         return made, f"a {self.cls.__name__} without its constructor"
 
 
+def alone() -> None:
+    """Makes this process the only one of the default group."""
+    if not torch.distributed.is_initialized():
+        store = torch.distributed.HashStore()
+        torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+
+
 def forever(loader: Iterable[Any]) -> Iterator[Any]:
     while True:
         yield from loader
@@ -267,7 +285,7 @@ def shown_output(structure: Any, goal: str | None) -> str:
         return ", ".join(names_of(structure))
     if networks.LOSS.search(structure):
         return "a loss"
-    if structure == networks.BY_POSITION:
+    if structure in (networks.BY_POSITION, networks.FLAT):
         return f"{VOCABULARY} scores a token"
     if goal in ("label", "boxes", "index"):
         return f"{CLASSES} scores a sample"
@@ -288,6 +306,7 @@ MAKERS: dict[str, Maker] = {
     Role.LOADER.value: Builder.loader,
     Role.ACCELERATOR.value: Builder.accelerator,
     Role.ENVIRONMENT.value: Builder.permissive,
+    DATASET: Builder.dataset,
     TENSOR: Builder.tensor,
     DEVICE: Builder.place,
     SETTING: Builder.setting,

@@ -96,15 +96,16 @@ def stood_in(report: Report) -> Iterator[str]:
 def said_of(losses: Losses) -> str:
     """The end of a row: equal, or where they part."""
     if losses.first is not None:
-        return f"differ from step {losses.first} on"
+        return f"differ from {losses.unit} {losses.first} on"
     return "equal" if losses.exact else "equal up to rounding"
 
 
 def with_losses(measured: Measured) -> str:
     found = measured.comparison
-    if found is None or found.losses is None or "the losses" in measured.verdict.reason:
+    losses = found.losses if found is not None else None
+    if losses is None or f"the {losses.what}" in measured.verdict.reason:
         return ""
-    return f"; the losses {found.losses}"
+    return f"; the {losses.what} {losses}"
 
 
 def steps_of(run: Run) -> str:
@@ -139,7 +140,8 @@ def draw(report: Report, *, terminal: bool, color: bool, width: int | None) -> s
         table.add_row(where, steps_of(found.before), steps_of(found.after), verdict)
         rows = list(lines(*(summarise(run, measured.verdict.optimizer) for run in found.runs)))
         if found.losses is not None:
-            rows.append(("losses, step by step", "", said_of(found.losses)))
+            what, unit = found.losses.what, found.losses.unit
+            rows.append((f"{what}, {unit} by {unit}", "", said_of(found.losses)))
         for number, (name, first, last) in enumerate(rows, 1):
             table.add_row(f"  {name}", first, last, "", end_section=number == len(rows))
     console.print(title(report))

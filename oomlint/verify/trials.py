@@ -23,6 +23,8 @@ from oomlint.verify.values_by_name import VOCABULARY
 ONE, WALL = 10.0, 30.0
 # So many guesses with one and the same failure say that no guess will do.
 ENOUGH = 10
+# So many failures in a row may say what a guess lacks.
+HINTS = 2
 # A row that was reached so often is in a loop that goes round.
 ROUND = 3
 POLL = 0.01
@@ -75,12 +77,12 @@ def first_that_runs(trial: Trial, guesses: Iterable[Guess]) -> tuple[Guess, Outc
     failures: Counter[tuple[str, int | None]] = Counter()
     for guess in guesses:
         outcome = tried(trial, guess)
-        shape = shape_told(outcome.message)
-        if shape:
-            hinted = replace(guess, shape=shape)
-            again = tried(trial, hinted)
-            if again.rank(trial.rows) > outcome.rank(trial.rows):
-                guess, outcome = hinted, again
+        for _ in range(HINTS):
+            hinted = better_by(guess, outcome.message)
+            again = tried(trial, hinted) if hinted != guess else outcome
+            if again.rank(trial.rows) <= outcome.rank(trial.rows):
+                break
+            guess, outcome = hinted, again
         failures[outcome.message, outcome.row] += 1
         if best is None or outcome.rank(trial.rows) > best[1].rank(trial.rows):
             best = guess, outcome
@@ -99,6 +101,14 @@ SAME_BATCH = re.compile(
     r"|Expected index \[(\d+), 1\] to be no larger than self"
 )
 SAME_REST = re.compile(r"Expected target size \[(\d+), \d+\], got \[\d+, (\d+)\]")
+
+
+def better_by(guess: Guess, message: str) -> Guess:
+    """The guess with what a failure's message says that it lacks."""
+    if "process group has not been initialized" in message:
+        return replace(guess, group=True)
+    shape = shape_told(message)
+    return replace(guess, shape=shape) if shape else guess
 
 
 def shape_told(message: str) -> tuple[int, ...]:

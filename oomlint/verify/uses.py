@@ -167,7 +167,8 @@ class Reader:
         if found.keys:
             return {key: key for key in found.keys}
         if len(found.positions) > is_part:
-            return [f"{name}{number}" for number in range(max(2, max(found.positions) + 1))]
+            count = max(2, max(found.positions) + 1)
+            return [name if is_part else f"{name}{number}" for number in range(count)]
         fields = found.attributes - found.methods - OF_TENSORS - OF_MAPPINGS
         if fields:
             return {key: key for key in sorted(fields)}
