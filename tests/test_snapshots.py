@@ -264,3 +264,36 @@ def test_measure_shows_a_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert (again.code, again.err) == (2, "error: page.html exists; give --force to overwrite it\n")
     missing = call("measure", "gone.pickle")
     assert (missing.code, missing.err) == (2, "error: gone.pickle does not exist\n")
+
+
+DUMPS = """\
+import torch
+torch.cuda.memory._record_memory_history()
+model = torch.nn.Linear(512, 512, bias=False).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+kept = []
+for step in range(7):
+    model(torch.ones(512, 512, device="cuda")).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    kept.append(torch.zeros(512, 512, device="cuda"))
+torch.cuda.memory._dump_snapshot("memory.pickle")
+"""
+
+
+def test_what_a_script_dumps_on_the_emulated_device_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(DUMPS)
+    options = ["measure", "--device", "emulated", "--allow-writes", "-q", "train.py"]
+    done = call(*options)
+    assert done.code == 0, done.err
+    run = read_snapshot(Path("memory.pickle"))
+    assert [span.step for span in run.spans] == [1, 2, 3, 4, 5, 6, 7, 0]
+    kinds = {held.kind: held.bytes for held in run.spans[1].at_end}
+    assert kinds["parameter"] == 1 << 20
+    assert kinds["optimizer state"] == 2 << 20
+    piling = {growth.line: growth.bytes_per_step for growth in growing(run)}
+    assert piling == {"train.py:10": 1 << 20}

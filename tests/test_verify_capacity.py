@@ -148,7 +148,8 @@ CASES = {
         " True, [(10485760, 'inactive'), (52428800, 'active_allocated')])]",
     ),
     "a history": (
-        "record = torch.cuda.memory._record_memory_history; record(clear_history=True, stacks='python')\n"
+        "record = torch.cuda.memory._record_memory_history\n"
+        "record(clear_history=True, stacks='python')\n"
         "def ask(): return make(4000)\n"
         "x = ask(); y = make(30 * MB); y.record_stream(torch.cuda.Stream()); z = make(3 * MB)\n"
         "del z, y; torch.cuda.empty_cache(); text(lambda: make(1 << 45))\n"
@@ -265,6 +266,24 @@ def test_an_unknown_option_of_the_allocator_ends_the_script(
     assert "Unrecognized key 'max_split' in CUDA allocator config." in found.ending.message
 
 
+def test_another_backend_and_graphed_callables_lower_the_confidence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")
+    text = (
+        "import torch\nassert torch.cuda.get_allocator_backend() == 'cudaMallocAsync'\n"
+        "x = torch.ones(1).cuda()\ntorch.cuda.make_graphed_callables(torch.sin, (x,))(x)\n"
+    )
+    script, work = tmp_path / "script.py", tmp_path / "work"
+    script.write_text(text)
+    work.mkdir()
+    chosen = Limits(device="emulated", gpu="A100", timeout=120.0)
+    found = run_text(script, text, (), None, chosen, work, quiet_stdout=True)
+    assert found.ending.kind == FINISHED, found.ending.message
+    assert found.holdings is not None
+    assert [doubt[:12] for doubt in found.holdings.doubts] == ["in place of ", "what torch.c"]
+
+
 def test_the_command_offers_every_profile() -> None:
     assert set(GPUS) == set(PROFILES)
     assert all(profile.capability in SHARED for profile in PROFILES.values())
@@ -303,12 +322,21 @@ def test_options_are_read_as_torch_reads_them(text: str, expected: AllocatorSett
         ("roundup_power2_divisions:[3:4]", "the intervals have to be power of 2"),
         ("expandable_segments:true", "Expected 'True' or 'False'"),
         ("max_split_size_mb=100", "settings"),
+        ("backend:other", "Unknown allocator backend, options are native and cudaMallocAsync"),
         ("nothing:1", "Unrecognized key 'nothing' in CUDA allocator config."),
     ],
 )
 def test_what_torch_refuses_is_refused(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse(text)
+
+
+def test_the_workspace_is_what_the_environment_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    assert PROFILES["A100"].chosen_workspace() == 2 * 4 * MIB + 8 * 16 * 1024
+    assert PROFILES["H200"].chosen_workspace() == 32 * MIB
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8:4096:2")
+    assert PROFILES["H200"].chosen_workspace() == 2 * 4 * MIB + 8 * 16 * 1024
 
 
 def test_the_older_name_of_the_variable_wins(monkeypatch: pytest.MonkeyPatch) -> None:

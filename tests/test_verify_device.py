@@ -361,6 +361,50 @@ CASES = {
         "said[:56], f(torch.zeros(1, device='cuda')).item()",
         "('CUDA graphs are not modelled by the emulated device: wha', 0.0)",
     ),
+    "sparse tensors made there": (
+        "s = torch.sparse_coo_tensor([[0, 1]], [1.0, 2.0], (3,), device='cuda')\n"
+        "c = torch.sparse_csr_tensor([0, 1, 2], [0, 1], [1.0, 2.0], (2, 2), device=0)\n"
+        "z = torch.sparse_coo_tensor((3, 4), device='cuda')\n"
+        "[t.device.type for t in (s, c, z)], s._indices().is_cuda, s.to_dense().tolist()",
+        "(['cuda', 'cuda', 'cuda'], True, [1.0, 2.0, 0.0])",
+    ),
+    "bytes of a sparse tensor": (
+        "i, v = torch.zeros(1, 1000, dtype=torch.long), torch.ones(1000)\n"
+        "before = torch.cuda.memory_allocated()\n"
+        "s = torch.sparse_coo_tensor(i, v, (3000,), device='cuda')\n"
+        "torch.cuda.memory_allocated() - before",
+        "12288",
+    ),
+    "a sparse tensor of two devices": (
+        "try: torch.sparse_coo_tensor(torch.tensor([[0]]), torch.ones(1).cuda(), (3,))\n"
+        "except RuntimeError as error: said = str(error)\nsaid[:76]",
+        "Expected all tensors to be on the same device, but got values is on cuda:0, ",
+    ),
+    "a gradient, a result and values from the host": (
+        "x, said = torch.ones(2, device='cuda', requires_grad=True), []\n"
+        "def put(): x.grad = torch.ones(2)\n"
+        "def fill(): x.detach()[torch.tensor([True, True])] = torch.ones(2)\n"
+        "for do in (put, fill, lambda: torch.add(x.detach(), 1, out=torch.empty(2))):\n"
+        "    try: do()\n"
+        "    except RuntimeError as error: said.append(' '.join(str(error).split()[:4]))\nsaid",
+        "['attempting to assign a', 'Expected all tensors to', 'Expected all tensors to']",
+    ),
+    "memory without a tensor": (
+        "before = torch.cuda.memory_allocated(); p = torch.cuda.caching_allocator_alloc(1000)\n"
+        "held = torch.cuda.memory_allocated() - before; torch.cuda.caching_allocator_delete(p)\n"
+        "held, torch.cuda.memory_allocated() - before",
+        "(1024, 0)",
+    ),
+    "legacy defaults and conversions": (
+        "torch.set_default_tensor_type(torch.cuda.HalfTensor); a = torch.ones(1).type()\n"
+        "torch.set_default_tensor_type(torch.FloatTensor)\n"
+        "a, torch.ones(1).type(torch.cuda.HalfTensor).type(), torch.ones(1).cuda().new(2).is_cuda",
+        "('torch.cuda.HalfTensor', 'torch.cuda.HalfTensor', True)",
+    ),
+    "what it was built for": (
+        "torch.version.cuda, torch.backends.cuda.is_built(), torch.backends.cudnn.is_available()",
+        "('13.0', True, True)",
+    ),
     "a scaler that steps": (
         "w = torch.nn.Parameter(torch.ones(1, device='cuda')); o = torch.optim.SGD([w], lr=1.0)\n"
         "s = torch.cuda.amp.GradScaler(); s.scale(w * 2).backward(); s.unscale_(o)\n"

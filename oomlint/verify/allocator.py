@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from oomlint.verify.allocator_settings import UNLIMITED, AllocatorSettings, from_environment
+from oomlint.verify.allocator_settings import NATIVE, UNLIMITED, AllocatorSettings, from_environment
 from oomlint.verify.blocks import Block, Pool, Pools
 from oomlint.verify.expandable import Memory, Ranges, reach
 from oomlint.verify.sizes import (
@@ -105,6 +105,11 @@ class Allocator:
     def settings(self, settings: AllocatorSettings) -> None:
         with self._lock:
             self._settings = settings
+
+    @property
+    def backend(self) -> str:
+        """The backend that was asked for by the time of the first request."""
+        return NATIVE if self._settings is None else self._settings.backend
 
     @property
     def fraction(self) -> float:

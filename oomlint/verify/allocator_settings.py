@@ -17,7 +17,6 @@ FIRST_BUCKET = 20  # the power of two of the first
 # Options that change nothing about where a block comes from.
 WITHOUT_EFFECT = frozenset(
     {
-        "backend",
         "graph_capture_record_stream_reuse",
         "pinned_free_catch_all",
         "pinned_max_cached_size_mb",
@@ -36,6 +35,8 @@ SIZES = {
     "max_split_size_mb": "max_split",
     "max_non_split_rounding_mb": "rounding",
 }
+NATIVE = "native"
+BACKENDS = (NATIVE, "cudaMallocAsync")  # of which the first one is modelled
 SWITCHES = {"expandable_segments": "expandable", "throw_on_cudamalloc_oom": "rejects"}
 
 
@@ -50,6 +51,7 @@ class AllocatorSettings:
     collection_threshold: float = 0.0
     expandable: bool = False
     fraction: float = 1.0
+    backend: str = NATIVE
     rejects: bool = False  # refuses what goes above the fraction without trying
 
     @property
@@ -100,6 +102,11 @@ def options(text: str) -> list[tuple[str, str]]:
 def with_option(settings: AllocatorSettings, key: str, value: str) -> AllocatorSettings:
     if key in WITHOUT_EFFECT:
         return settings
+    if key == "backend":
+        if value not in BACKENDS:
+            listed = " and ".join(BACKENDS)
+            raise ValueError(f"Unknown allocator backend, options are {listed}")
+        return replace(settings, backend=value)
     if key in SWITCHES:
         if value not in ("True", "False"):
             raise ValueError(f"Expected 'True' or 'False' for {key} but got '{value}'")

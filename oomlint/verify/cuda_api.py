@@ -11,7 +11,7 @@ import torch
 
 from oomlint.verify import memory_pools, streams
 from oomlint.verify.allocator_settings import UNLIMITED, parse
-from oomlint.verify.device import Device
+from oomlint.verify.device import Device, Hold
 from oomlint.verify.device_names import ORDINAL, index_of, target
 from oomlint.verify.memory_history import MemoryHistory
 from oomlint.verify.profiles import properties
@@ -24,7 +24,7 @@ def install(emulated: Device) -> None:
     memory = memory_functions(emulated)
     for name, value in (memory | device_functions(emulated)).items():
         replace_everywhere(name, value)
-    for name, answer in CORE.items():
+    for name, answer in (CORE | raw_memory(emulated)).items():
         setattr(torch._C, name, answer)
     install_accelerator(memory)
     install_tools(emulated)
@@ -38,8 +38,36 @@ CORE: dict[str, Callable[..., Any]] = {
     "_cuda_setDevice": lambda device: None,
     "_cuda_exchangeDevice": lambda device: 0,
     "_cuda_maybeExchangeDevice": lambda device: 0,
+    "_cuda_getCurrentBlasHandle": lambda: 1,
+    "_cuda_hostMemoryStats": dict,  # pinned memory is not counted
+    "_cuda_resetPeakHostMemoryStats": lambda: None,
+    "_cuda_resetAccumulatedHostMemoryStats": lambda: None,
 }
-PARTS = ("memory", "random", "streams", "graphs")
+# A build for CUDA 13 with cuDNN 9.20 is what torch 2.13 comes as.
+VERSION, CUDNN = "13.0", 92000
+
+
+def raw_memory(emulated: Device) -> dict[str, Callable[..., Any]]:
+    """Memory by its address, without a tensor; what is on a stream is not told apart."""
+    held: dict[int, Hold] = {}
+
+    def take(size: int, stream: int) -> int:
+        hold = emulated.hold(size)
+        address = emulated.allocator.address(hold.block) if hold.block is not None else 0
+        held[address] = hold
+        return address
+
+    def give_back(address: int) -> None:
+        held.pop(address, None)
+
+    return {
+        "_cuda_cudaCachingAllocator_raw_alloc": take,
+        "_cuda_cudaCachingAllocator_raw_delete": give_back,
+        "_cuda_cudaCachingAllocator_enable": lambda on: None,
+    }
+
+
+PARTS = ("memory", "random", "streams", "graphs", "profiler")
 
 
 def replace_everywhere(name: str, value: Any) -> None:
@@ -96,10 +124,19 @@ def install_tools(emulated: Device) -> None:
         "get_stream_from_external": lambda pointer, device=None: Stream(stream_id=int(pointer)),
     }
     for name, value in answers.items():
-        setattr(module, name, value)
+        replace_everywhere(name, value)
     module.nccl.version = lambda: (2, 28, 3)
     for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
         setattr(markers, name, nothing())
+    backends: Any = torch.backends
+    backends.cuda.is_built = backends.cudnn.is_available = lambda: True
+    backends.cuda.is_flash_attention_available = lambda: True
+    backends.cudnn.version = lambda: CUDNN
+    backends.cudnn.is_acceptable = lambda tensor: False  # else layers call kernels of cuDNN
+    general: Any = torch
+    general.set_default_tensor_type = set_default_tensor_type
+    versions: Any = torch.version
+    versions.cuda = VERSION
     # A data-parallel model of one device scatters its inputs to it and gathers nothing.
     core._scatter = lambda tensor, devices, *rest: tuple(tensor.cuda() for _ in devices)
     core._broadcast = lambda tensor, devices: [tensor.cuda() for _ in devices]
@@ -107,6 +144,18 @@ def install_tools(emulated: Device) -> None:
         setattr(module, name, legacy(name))
 
 
+def set_default_tensor_type(given: Any) -> None:
+    """Raises TypeError for what is no type of tensors."""
+    name = given if isinstance(given, str) else f"{given.__module__}.{given.__name__}"
+    if not name.startswith("torch.cuda."):
+        torch.set_default_device(None)
+        base_set_type(given)
+        return
+    base_set_type(name.replace("torch.cuda.", "torch."))
+    torch.set_default_device("cuda")
+
+
+base_set_type = torch.set_default_tensor_type
 TYPES = tuple(
     f"{kind}Tensor" for kind in "Byte Char Short Int Long Half BFloat16 Float Double Bool".split()
 )
@@ -204,7 +253,7 @@ def memory_functions(emulated: Device) -> dict[str, Any]:
         "reset_accumulated_memory_stats": reset_accumulated,
         "set_per_process_memory_fraction": set_fraction,
         "get_per_process_memory_fraction": get_fraction,
-        "get_allocator_backend": lambda: "native",
+        "get_allocator_backend": lambda: allocator.settings.backend,
         "_set_allocator_settings": set_settings,
     }
 

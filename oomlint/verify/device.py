@@ -114,7 +114,7 @@ class Device:
             return
         place = threading.get_ident(), self.state.backward, current.stream
         if place not in self.workspaces:
-            self.workspaces[place] = self.hold(self.profile.workspace)
+            self.workspaces[place] = self.hold(self.profile.chosen_workspace())
 
     def tag(self, tensor: torch.Tensor) -> None:
         """Puts the tensor's storage on the device; raises torch.OutOfMemoryError."""
@@ -197,10 +197,13 @@ def storages(tensor: torch.Tensor) -> Iterator[torch.UntypedStorage]:
         return
 
 
+COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+
+
 def parts_of_sparse(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     if tensor.layout is torch.sparse_coo:
         return tensor._indices(), tensor._values()
-    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+    if tensor.layout in COMPRESSED:
         return (tensor.values(),)
     return ()
 

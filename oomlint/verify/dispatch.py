@@ -140,8 +140,10 @@ class Sight:
         if state.paused:
             with torch._C._ExcludeDispatchKeyGuard(KEYS):
                 return func(*args, **kwargs)
-        if state.placement is None and self.mixed(args):
-            places.check(func, args)
+        out = kwargs.get("out")
+        given = args if out is None else (*args, out)
+        if state.placement is None and self.mixed(given):
+            places.check(func, given)
         if func is ADDS and state.backward and sums_gradients(*args):
             func = ADDS_IN_PLACE
         run = multiplied if func in PRODUCTS else apply

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
 import torch
 
-from oomlint.verify.profiles import Profile
+from oomlint.verify.allocator_settings import NATIVE
+from oomlint.verify.device import Device
 
 # By the words in an operator's name.
 UNKNOWN = {
@@ -15,15 +13,16 @@ UNKNOWN = {
     "lstm": "cuDNN's reserve of recurrent layers is not modelled",
     "gru": "cuDNN's reserve of recurrent layers is not modelled",
 }
+BACKEND = "in place of CUDA's asynchronous allocator the native one is modelled"
 CONVOLUTIONS = "the workspaces of cuDNN's convolutions are not modelled"
 
 
-def doubts(
-    operators: Iterable[Any], profile: Profile, others: Iterable[str] = ()
-) -> tuple[str, ...]:
-    """A sentence each, `others` among them; none where everything that ran is modelled."""
-    found = [*others]
-    for operator in operators:
+def doubts(device: Device) -> tuple[str, ...]:
+    """A sentence each; none where everything that ran is modelled."""
+    found = [*device.doubts]
+    if device.allocator.backend != NATIVE:
+        found.append(BACKEND)
+    for operator in device.operators:
         name = str(operator)
         if "convolution" in name and torch.backends.cudnn.enabled:
             found.append(CONVOLUTIONS)
@@ -31,6 +30,6 @@ def doubts(
         namespace = name.partition(".")[0]
         if namespace not in ("aten", "prims", "prim"):
             found.append(f"what kernels of `{namespace}` take on a GPU is not known")
-    if not profile.workspace:
+    if not device.profile.workspace:
         found.append("cuBLAS's workspaces are left out; --gpu NAME counts those of that GPU")
     return tuple(sorted(set(found)))

@@ -17,6 +17,7 @@ from oomlint.verify import (
     mixed_precision,
     process_groups,
     random_numbers,
+    sparse,
 )
 from oomlint.verify.allocator import Allocator
 from oomlint.verify.device import (
@@ -49,6 +50,7 @@ def install(
     patch_tensors(device)
     patch_constructors(device)
     patch_storages(device)
+    sparse.install(device)
     cuda_api.install(device)
     random_numbers.install(device)
     torch._C._cuda_clearCublasWorkspaces = device.workspaces.clear
@@ -147,11 +149,26 @@ def patch_tensors(device: Device) -> None:
     def typed(self: torch.Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
         if dtype is None:
             return type_name(self.dtype) if on_device(self) else base_type(self)
+        if isinstance(dtype, type) and dtype.__module__ == "torch.cuda":
+            dtype = f"torch.cuda.{dtype.__name__}"
         if isinstance(dtype, str) and dtype.startswith("torch.cuda."):
             plain = base_type(self, dtype.replace("torch.cuda.", "torch."), non_blocking)
             return move(plain, CUDA)
         return base_type(self, dtype, non_blocking)
 
+    base_grad = torch._C.TensorBase.grad
+
+    def set_grad(self: torch.Tensor, value: Any) -> None:
+        if isinstance(value, torch.Tensor) and on_device(value) != on_device(self):
+            kinds = (emulated_device(one).type for one in (value, self))
+            raise RuntimeError(
+                "attempting to assign a gradient with device type '{}' to a tensor with device "
+                "type '{}'. Please ensure that the gradient and the tensor are on the same "
+                "device".format(*kinds)
+            )
+        base_grad.__set__(self, value)
+
+    base.grad = property(base_grad.__get__, set_grad, base_grad.__delete__)
     base.device = property(emulated_device)
     base.is_cuda = property(on_device)
     base.is_cpu = property(lambda self: emulated_device(self).type == "cpu")
@@ -196,7 +213,7 @@ def patch_constructors(device: Device) -> None:
             scripted[id(replaced)] = scripted[id(original)]
         setattr(module, name, replaced)
     base: Any = torch.Tensor
-    base_new_tensor = base.new_tensor
+    base_new_tensor, base_new = base.new_tensor, base.new
 
     def new_tensor(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         where = target(kwargs.pop("device", None)) or emulated_device(self)
@@ -206,7 +223,13 @@ def patch_constructors(device: Device) -> None:
         made = plain.to(where)
         return made.requires_grad_() if grad else made
 
-    base.new_tensor = new_tensor
+    def new(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        where = target(kwargs.pop("device", None)) or emulated_device(self)
+        with device.placing(CPU):
+            plain = base_new(self, *args, **kwargs)
+        return plain.to(where)
+
+    base.new_tensor, base.new = new_tensor, new
 
     def placing(original: Callable[..., Any]) -> Callable[..., Any]:
         """What says where its result goes: C++ sees the same name for either device."""

@@ -10,6 +10,7 @@ from oomlint.verify.device import UNSURE, on_device, storages, tensors_in
 
 aten: Any = torch.ops.aten
 EXPECTED = "Expected all tensors to be on the same device, but"
+BETWEEN = f"{EXPECTED} found at least two devices, cuda:0 and cpu!"
 # Operators that name the argument, by what CUDA's build calls their kernels.
 KERNELS = {
     aten.mm.default: "mm",
@@ -39,6 +40,7 @@ KERNELS = {
 }
 NAMES = {aten.embedding.default: ("weight", "index")}
 ELEMENTWISE = (aten.mse_loss.default, aten.smooth_l1_loss.default, aten.huber_loss.default)
+WRITES = (aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default)
 FILLED = (aten.masked_fill.Scalar, aten.masked_fill_.Scalar)
 
 
@@ -57,6 +59,8 @@ def check(func: Any, args: Any) -> None:
             "expected self and mask to be on the same device, but got mask on "
             f"{where(args[1])} and self on {where(args[0])}"
         )
+    elif func in WRITES and args[2].dim() and where(args[0]) != where(args[2]):
+        raise RuntimeError(BETWEEN)
     elif torch.Tag.pointwise in func.tags or func in ELEMENTWISE:
         check_pointwise(args)
 
@@ -92,7 +96,7 @@ def check_pointwise(args: Any) -> None:
         strangers = [one for one in tensors if one.dim() and not on_device(one)]
         strangers = strangers if any(map(on_device, tensors)) else []
     if strangers:
-        raise RuntimeError(f"{EXPECTED} found at least two devices, cuda:0 and cpu!")
+        raise RuntimeError(BETWEEN)
 
 
 def where(tensor: torch.Tensor) -> str:

@@ -1,7 +1,28 @@
-"""The GPUs that the emulated device can stand for: their memory and what scripts ask about them."""
+"""The GPUs that the emulated device can stand for: their memory and what scripts ask about them.
+
+Where each number comes from:
+
+* `memory` is what CUDA reports, which differs with the driver, ECC and the system: as printed by
+  `torch.cuda.get_device_properties` or in CUDA's out-of-memory texts, in public reports. Seen:
+  A10G 22,587 MiB; A100-40GB 42,298,834,944 bytes; H100 81,082 to 81,090 MiB; H200 143,156 MiB;
+  L40S 45,589 MiB; RTX3090 24,259 MiB (24,575 under Windows); RTX4090 23.52 to 23.68 GiB (24,563 MiB
+  under Windows); T4 14,930 to 15,109 MiB. Not seen in a report that names the GPU, and so less
+  sure: A100 (79.15 GiB), L4 and V100.
+* `processors` as in the same reports; of L4 and V100 by NVIDIA's data sheets.
+* `capability`, `threads` and `SHARED` by the tables of compute capabilities in NVIDIA's CUDA C++
+  programming guide.
+* `cache` as reported (A10G, H100, H200, RTX4090), else by NVIDIA's architecture papers.
+* `workspace` is torch's own choice for cuBLAS (`ATen/cuda/CublasHandlePool.cpp`): 32 MiB on Hopper,
+  else 2 * 4 MiB + 8 * 16 KiB; both were seen in recordings of torch.cuda.memory.
+
+Not known of any of them, and not in the model: the size of the CUDA context, and what cuDNN chooses
+for its workspaces.
+"""
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -20,6 +41,13 @@ class Profile:
     cache: int  # bytes, second level
     workspace: int = 8_519_680  # bytes that cuBLAS keeps for each thread that multiplies
 
+    def chosen_workspace(self) -> int:
+        """What CUBLAS_WORKSPACE_CONFIG asks for, as `:SIZE:COUNT` in KiB, or its own."""
+        asked = re.findall(r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
+        if not (asked and self.workspace):
+            return self.workspace
+        return sum(int(size) * int(count) for size, count in asked) * KIB
+
 
 def gib(size: float) -> int:
     return int(size * GIB) // MIB * MIB
@@ -33,7 +61,7 @@ PROFILES = {
     "A100": Profile("NVIDIA A100-SXM4-80GB", gib(79.15), (8, 0), 108, 2048, 40 * MIB),
     "A100-40GB": Profile("NVIDIA A100-SXM4-40GB", 42298834944, (8, 0), 108, 2048, 40 * MIB),
     "H100": Profile("NVIDIA H100 80GB HBM3", 85017493504, (9, 0), 132, 2048, 50 * MIB, 32 * MIB),
-    "H200": Profile("NVIDIA H200", gib(139.81), (9, 0), 132, 2048, 60 * MIB, 32 * MIB),
+    "H200": Profile("NVIDIA H200", 143156 * MIB, (9, 0), 132, 2048, 60 * MIB, 32 * MIB),
     "L4": Profile("NVIDIA L4", gib(22.03), (8, 9), 58, 1536, 48 * MIB),
     "L40S": Profile("NVIDIA L40S", gib(44.4), (8, 9), 142, 1536, 96 * MIB),
     "RTX3090": Profile("NVIDIA GeForce RTX 3090", gib(23.69), (8, 6), 82, 1536, 6 * MIB),

@@ -160,7 +160,7 @@ class Watcher:
             host=meter.host(),
             retries=state.retries,
             ooms=state.ooms,
-            doubts=doubts(self.device.operators, self.device.profile, self.device.doubts),
+            doubts=doubts(self.device),
             **shares_at_top(self.ledger),
         )
 
