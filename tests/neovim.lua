@@ -25,7 +25,7 @@ end
 -- The client of the buffer, once there is one.
 local function attached()
   local found
-  vim.wait(30000, function()
+  vim.wait(90000, function()
     local clients = vim.lsp.get_clients and vim.lsp.get_clients({ bufnr = 0 })
       or vim.lsp.buf_get_clients(0)
     for _, client in pairs(clients) do found = client end
@@ -60,10 +60,10 @@ end
 local ok, failure = pcall(function()
   start()
   local client = attached()
-  vim.wait(30000, function() return #vim.diagnostic.get(0) > 0 end, 20)
+  vim.wait(90000, function() return #vim.diagnostic.get(0) > 0 end, 20)
   local before = diagnostics()
   if vim.env.LENSES then
-    vim.wait(30000, function() return #vim.lsp.codelens.get(0) > 0 end, 20)
+    vim.wait(90000, function() return #vim.lsp.codelens.get(0) > 0 end, 20)
   end
   local lenses = {}
   for _, lens in ipairs(vim.lsp.codelens.get(0)) do
@@ -74,7 +74,7 @@ local ok, failure = pcall(function()
     vim.api.nvim_win_set_cursor(0, { line, column })
     local params = vim.lsp.util.make_range_params(0, client.offset_encoding)
     params.position, params.context = params.range.start, context
-    local replies, why = vim.lsp.buf_request_sync(0, method, params, 30000)
+    local replies, why = vim.lsp.buf_request_sync(0, method, params, 90000)
     return assert(replies, why)[client.id].result
   end
 
@@ -84,7 +84,7 @@ local ok, failure = pcall(function()
   local context = { diagnostics = given, only = { "quickfix" } }
   local action = ask("textDocument/codeAction", first.lnum + 1, 0, context)[1]
   vim.lsp.util.apply_workspace_edit(action.edit, client.offset_encoding)
-  vim.wait(30000, function() return #vim.diagnostic.get(0) < #before end, 20)
+  vim.wait(90000, function() return #vim.diagnostic.get(0) < #before end, 20)
   vim.cmd("write")
   report({
     before = before,

@@ -62,7 +62,7 @@ def run(folder: Path, **environment: str) -> dict[str, Any]:
         str(SCRIPT),
         "a.py",
     ]
-    subprocess.run(command, cwd=folder, env=environment, timeout=120, capture_output=True)
+    subprocess.run(command, cwd=folder, env=environment, timeout=300, capture_output=True)
     seen: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))
     return seen
 

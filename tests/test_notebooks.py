@@ -286,7 +286,7 @@ def test_tools_are_told_the_line_of_the_file_and_the_cell(project: Path, style: 
         "github": f"line={row},col={column},endLine={row},endColumn={column + 12}::",
         "pylint": f"n.ipynb:{row}: [FAK101] cell 2:2: kept is flagged",
         "azure": f"linenumber={row};columnnumber={column};",
-        "junit": f'line="{row}" column="{column}"',
+        "junit": f"line {row}, col {column}, cell 2:2: kept is flagged",
         "gitlab": f'{{"line": {row}, "column": {column}}}',
         "rdjson": f'{{"line": {row}, "column": {column}}}',
         "sarif": f'"startLine": {row}, "startColumn": {column},',
