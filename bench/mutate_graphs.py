@@ -273,6 +273,7 @@ def map_location_dropped(code: Code) -> Iterator[Site]:
                 for one in calls
                 if isinstance(one.func, ast.Attribute)
                 and one.func.attr in ("to", "cuda")
+                and is_on_the_way(code, one, call)
                 and "memory_format" not in ast.unparse(one)
                 and one.lineno < call.lineno
                 and (
@@ -283,6 +284,12 @@ def map_location_dropped(code: Code) -> Iterator[Site]:
             if len(given) != 1 or not live or len(call.args) != 1 or len(call.keywords) != 1:
                 continue
             yield Site(call, [Edit(code.span(call.args[0])[1], code.span(call)[1] - 1, "")])
+
+
+def is_on_the_way(code: Code, one: ast.Call, call: ast.Call) -> bool:
+    """Whether whoever comes to a call has come past another one: it is in no other branch."""
+    around = {call, *code.above(call)}
+    return any(part in around for part in code.block(code.statement(one)))
 
 
 def copy_dropped(code: Code) -> Iterator[Site]:

@@ -73,7 +73,11 @@ class MissingScalerUpdate(Rule):
         seen: set[int] = set()
         for world in model.worlds:
             for step in world.of(Kind.SCALER_STEP, Kind.UNSCALE):
-                again = stepped_again(world, step) or skipped_update(model, world, step)
+                again = (
+                    stepped_again(world, step)
+                    or skipped_update(model, world, step)
+                    or next_window(model, world, step)
+                )
                 if again is None:
                     continue
                 node = anchor(model, step)
@@ -85,7 +89,8 @@ class MissingScalerUpdate(Rule):
                     f"{what} is reached again without `scaler.update()`: "
                     "the second time raises a RuntimeError"
                 )
-                path = [(step, what), (again, "reached again, not updated in between")]
+                how = "the next window" if again.kind is Kind.BACKWARD else "reached again"
+                path = [(step, what), (again, f"{how}, not updated in between")]
                 fix = update_after(model, step) if not updated_somewhere(model, step) else None
                 yield finding(model, self, node, message, fix, path)
 
@@ -112,6 +117,25 @@ def stepped_again(world: World, step: Event) -> Event | None:
         if step.index < other.index < again.index and ask.same(other.value, step.value):
             if other.loops == step.loops:
                 return None
+    return again
+
+
+def next_window(model: Model, world: World, step: Event) -> Event | None:
+    """The backward that begins the next window, where nobody ever updates the scaler.
+
+    A world ends before the step of a second window.
+    """
+    window = next((w for w in ask.windows(world) if w.step is step), None)
+    if step.kind is not Kind.SCALER_STEP or window is None or step.value is None:
+        return None
+    if any(other.of(Kind.SCALER_UPDATE) for other in model.worlds):
+        return None
+    loop = window.loop.node
+    again = ask.first_after(
+        world, step, lambda e: e.kind is Kind.BACKWARD and any(m.node is loop for m in e.loops)
+    )
+    if again is None or ask.opaque_between(world, step, again, step.value):
+        return None
     return again
 
 

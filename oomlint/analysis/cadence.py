@@ -119,19 +119,30 @@ def is_step_loop(module: Module, loop: Loop, function: Function | None) -> bool:
     """Whether each pass of a loop is one step: a backward, an update or a batch's forward."""
     over = ""
     if isinstance(loop, ast.For | ast.AsyncFor):
-        over = STRIDE.sub("", written(loop.iter))
-        if TRIALS.search(f"{written(loop.target)} {over}"):
+        if is_of_trials(loop):
             return False
+        over = STRIDE.sub("", written(loop.iter))
     of_batches = bool(BATCHES.search(over))
     return any(is_work(module, site, of_batches) for site in own_sites(module, loop.body, function))
 
 
+def is_of_trials(loop: ast.For | ast.AsyncFor) -> bool:
+    """Whether each pass of a loop is a run of its own: another size, fold or setting."""
+    over = STRIDE.sub("", written(loop.iter))
+    if LOADING.search(over):
+        return False
+    return bool(TRIALS.search(f"{written(loop.target)} {OWNERS.sub('', over)}"))
+
+
+# A loop over a loader, whatever that is given; `config.` of `config.steps`.
+LOADING = re.compile(r"\bDataLoader\(")
+OWNERS = re.compile(r"\b\w+\.(?=\w+(?![\w(]))")
 BATCHES = re.compile(r"loader|_dl\b|log_every|\bbatch(es)?\b|_batches\b", re.IGNORECASE)
 # `range(0, n, batch_size)` and `split(data, batch_size=n)` go over batches of one size.
 STRIDE = re.compile(r"(?<=^range\().*, [\w.]*batch[\w.]*(?=\)$)|\b\w*batch_?size=[\w.]+")
 # Loops over what differs from trial to trial, not over batches.
 TRIALS = re.compile(
-    r"sizes?\b|_?bs\b|lengths?\b|dims?\b|trial|config|resolution|seq_?len|fold|task|seed|shard"
+    r"sizes?\b(?!\()|_?bs\b|lengths?\b|dims?\b|trial|config|resolution|seq_?len|fold|task|seed|shard"
     r"|\blrs?\b|dataset_?name|models\b|model_?name|experiment|repeat|candidate",
     re.IGNORECASE,
 )

@@ -62,7 +62,8 @@ def own_loops(advance: Event) -> tuple[Loop, ...]:
 # Calls that are given an optimizer and do not step it: they set it up, wrap, read or save it.
 NO_STEP = re.compile(
     r"(^|_)(init\w*|prepare|wrap\w*|setup|load|resume|restore|save|get|build|make|create|log|print"
-    r"|broadcast|register|distribut\w+|clip\w*|master_params|watch|count|summary)(_|$)"
+    r"|broadcast|register|distribut\w+|clip\w*|master_params|watch|count|summary"
+    r"|(un)?freeze\w*)(_|$)"
 )
 
 

@@ -66,8 +66,7 @@ def training_loop(module: Module, site: Site) -> Loop | None:
     if isinstance(loop, ast.For | ast.AsyncFor):
         if site.node in ast.walk(loop.iter):
             return None
-        over = f"{written(loop.target)} {written(loop.iter)}"
-        if cadence.TRIALS.search(over):
+        if cadence.is_of_trials(loop):
             return None
     if not is_epoch(loop) and not cadence.is_step_loop(module, loop, site.function):
         return None
