@@ -58,6 +58,8 @@ WITHOUT_GRAPH = re.compile(
     r"|metric|meter|accura|target|label|ground_?truth|noise|time_?steps?",
     re.IGNORECASE,
 )
+# What counts right answers has no gradient, whatever it is given.
+ACCURACY = re.compile(r"(^|[._:])(accuracy|top_?k)\w*$", re.IGNORECASE)
 # A class that is called makes an object.
 CONSTRUCTOR = re.compile(r"^_?[A-Z]\w*[a-z]|_(class|cls|factory)$")
 MADE_FROM = re.compile(r"(from|load|create|build|make|open)(_\w+)?$")
@@ -214,9 +216,11 @@ def is_plain(value: Value) -> bool:
     made_of_data = bool(value.parents) and all(is_plain(part) for part in value.parents)
     if not value.barrier and not value.opaque and made_of_data:
         return True
+    made_by = value.key.split("(")[0].split("@")[0]
+    if value.opaque and ACCURACY.search(made_by):
+        return True
     if not (value.opaque or value.entry) or any(has_graph(part) for part in value.parents):
         return False
-    made_by = value.key.split("(")[0].split("@")[0]
     owner, last = (["", *re.split(r"[.:]", made_by)])[-2:]
     # An entry or an item has the key of what it was taken from.
     if WITHOUT_GRAPH.search(made_by):
