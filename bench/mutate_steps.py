@@ -243,7 +243,9 @@ def scheduler_hurried(code: Code) -> Iterator[Site]:
 
 
 # Layers that behave in another way in evaluation mode.
-MODAL = re.compile(r"drop|batch_?norm|instance_?norm|pretrained|torchvision|timm|transformer", re.I)
+MODAL = re.compile(
+    r"drop|batch_?norm|instance_?norm|pretrained|torchvision\.models|timm|transformer", re.I
+)
 
 
 def has_mode(code: Code) -> bool:
