@@ -193,6 +193,9 @@ class Server(Session):
             return known if known is not None and known.document is document else None
         found: dict[str, list[types.Diagnostic]] = {}
         result = None
+        if self.documents.get(uri) is not document:
+            # Of a text that is gone nothing is said; whoever took its place says it.
+            return Checked(document, found, result)
         if isinstance(answer, Refused):
             self.complain(uri, answer.reason)
         elif not isinstance(answer, str):
@@ -202,11 +205,9 @@ class Server(Session):
                 self.complaints.pop(uri, None)
             elif not answer.problem.row:
                 self.complain(uri, f"{document.source.path.name} {answer.problem.message}")
-        checked = Checked(document, found, result)
-        if self.documents.get(uri) is document:
-            self.checked[uri] = checked
-            if result is not None:
-                self.remember(document, result)
+        checked = self.checked[uri] = Checked(document, found, result)
+        if result is not None:
+            self.remember(document, result)
         return checked
 
     def remember(self, document: Text, result: FileResult) -> None:
