@@ -280,6 +280,10 @@ CASES = {
         "{t.device for t in (*p, *x)}, torch.device(0), isinstance(torch.device(0), torch.device)",
         "({device(type='cuda', index=0)}, device(type='cuda', index=0), True)",
     ),
+    "TorchScript knows what makes a device": (
+        "torch.jit._builtins._find_builtin(torch.device)",
+        "aten::device",
+    ),
     "a number as the default device": (
         "torch.set_default_device(0); d = torch.zeros(1).device; torch.set_default_device(None)\n"
         "with torch.device(0): e = torch.ones(1).device\n(d, e, torch.zeros(1).device)",

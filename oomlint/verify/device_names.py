@@ -55,6 +55,7 @@ def install() -> None:
     torch.utils._device._device_constructors()  # which it remembers, as C++ calls them
     module.device = Device
     scripted = torch.jit._builtins._get_builtin_table()  # TorchScript knows builtins by identity
+    scripted[id(Device)] = scripted[id(real)]
     for name in FACTORIES:
         original = getattr(torch, name)
         replaced = by_number(original)
