@@ -6,7 +6,8 @@ difference is what a fix would bring.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 
 MODELS = """
 import contextlib, json, sys
@@ -133,7 +134,9 @@ class Seq2Seq(nn.Module):
     def forward(self, x):
         y = self.tokens(x)
         mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1], device=x.device)
-        return self.head(self.body(y, y, tgt_mask=mask))
+        # Unless it is told, the decoder reads from the mask's values whether it is causal, and the
+        # kernels of the other side compute none.
+        return self.head(self.body(y, y, tgt_mask=mask, tgt_is_causal=True))
 
 
 class Recurrent(nn.Module):
@@ -370,6 +373,12 @@ class Program:
     to_none: bool = True
     evaluate: str | None = None  # None trains
     than: str | None = None
+
+    def source(self) -> str:
+        return MODELS + TRAINING
+
+    def arguments(self) -> list[str]:
+        return [json.dumps(asdict(self))]
 
 
 PROGRAMS = (

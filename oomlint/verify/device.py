@@ -99,12 +99,12 @@ class Device:
         if self.blocking:
             self.waits += 1
 
-    def note_work(self, func: Any, args: Any, result: Any) -> None:
+    def note_work(self, func: Any, args: Any, result: Any, named: dict[str, Any]) -> None:
         """What a real device needs for an operator beside its outputs."""
         self.operators.add(func)
         if not self.profile.workspace:
             return
-        passing = [self.hold(size) for size in scratch(func, args, result, self.profile)]
+        passing = [self.hold(size) for size in scratch(func, args, result, self.profile, named)]
         self.keep_workspace(func)
         passing.clear()
 
@@ -182,6 +182,11 @@ def storages(tensor: torch.Tensor) -> Iterator[torch.UntypedStorage]:
     try:
         yield tensor.untyped_storage()
         return
+    except ValueError:  # a parameter without a shape yet refuses what its class does not know
+        with torch._C.DisableTorchFunctionSubclass():
+            storage = tensor.untyped_storage()
+        yield storage
+        return
     except (NotImplementedError, RuntimeError):
         pass
     try:
@@ -211,7 +216,7 @@ def parts_of_sparse(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
 def on_device(tensor: torch.Tensor) -> bool:
     try:
         return hasattr(tensor.untyped_storage(), TAG)
-    except (NotImplementedError, RuntimeError):
+    except (NotImplementedError, RuntimeError, ValueError):
         return any(hasattr(storage, TAG) for storage in storages(tensor))
 
 

@@ -24,6 +24,7 @@ from oomlint.verify.device import (
     tensors_in,
 )
 from oomlint.verify.device_names import target
+from oomlint.verify.variants import VARIANTS
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
@@ -48,8 +49,6 @@ PRODUCTS = frozenset(
         aten.bmm.default,
         aten.baddbmm.default,
         aten.addbmm.default,
-        aten.convolution.default,
-        aten.convolution_backward.default,
     }
 )
 
@@ -66,6 +65,16 @@ def multiplied(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     return tuple(None if value is None else value.to(dtype) for value in result)
 
 
+def convolved(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Without cuDNN results are contiguous, however the pixels came."""
+    made = multiplied(func, args, kwargs)
+    if torch.backends.cudnn.enabled:
+        return made
+    if isinstance(made, torch.Tensor):
+        return made.contiguous()
+    return tuple(None if one is None else one.contiguous() for one in made)
+
+
 def widened(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """An operator that the CPU has in float32 only; raises what it raises for other tensors."""
     dtypes = {t.dtype for t in tensors_in(args)} & set(LOWER)
@@ -77,6 +86,15 @@ def widened(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if isinstance(result, torch.Tensor):
         return result.to(dtype) if result.dtype is torch.float32 else result
     return tuple(v.to(dtype) if is_single(v) else v for v in result)
+
+
+# How operators run that do not as the CPU runs them.
+RUNS = {
+    **dict.fromkeys(PRODUCTS, multiplied),
+    aten.convolution.default: convolved,
+    aten.convolution_backward.default: convolved,
+    **VARIANTS,
+}
 
 
 def is_single(value: Any) -> bool:
@@ -146,7 +164,7 @@ class Sight:
             places.check(func, given)
         if func is ADDS and state.backward and sums_gradients(*args):
             func = ADDS_IN_PLACE
-        run = multiplied if func in PRODUCTS else apply
+        run = RUNS.get(func, apply)
         called = func
         if any(type(args[at]) in NUMBERS for at in tensors_of(func) if at < len(args)):
             called = func.overloadpacket  # a composed operator calls it with a wrapped number
@@ -192,7 +210,7 @@ class Sight:
                     if storage._cdata in inputs and not hasattr(storage, UNSURE):
                         continue
                 self.device.tag_storage(storage)
-        self.device.note_work(func, args, result)
+        self.device.note_work(func, args, result, kwargs)
         return result
 
     def dice(

@@ -13,6 +13,7 @@ from oomlint.verify import (
     compiler,
     cuda_api,
     device_names,
+    encoding,
     fused,
     mixed_precision,
     process_groups,
@@ -58,7 +59,7 @@ def install(
     library, kernels = fused.install(device)
     registrations.append(library)
     compiler.patch_compiler()
-    sight = Sight(device, kernels)
+    sight = Sight(device, kernels | encoding.layers(device))
     registrations.append(sight.install())
     patch_threads(device, sight)
     mixed_precision.install()
@@ -176,6 +177,9 @@ def patch_tensors(device: Device) -> None:
     base.to, base.cuda, base.cpu, base.type = to, cuda, cpu, typed
     base.tolist = tolist
     base.pin_memory, base.is_pinned = pin_memory, is_pinned
+    # Parameters without a shape yet pass on what they know.
+    lazy: Any = torch.nn.parameter.UninitializedTensorMixin
+    lazy._allowed_methods = [*lazy._allowed_methods, to, cuda, cpu]
     base.record_stream = lambda self, s: device.record_stream(self, s.stream_id)
     base.numpy, base.__array__ = guard(base.numpy), guard(base.__array__)
 

@@ -11,6 +11,7 @@ import torch
 from oomlint.verify.attending import attend, composed, transformed
 from oomlint.verify.attention import HALVES
 from oomlint.verify.device import Device, on_device, tensors_in
+from oomlint.verify.mixed_precision import operator_named
 from oomlint.verify.recurrent import layers
 
 aten: Any = torch.ops.aten
@@ -22,10 +23,11 @@ def install(device: Device) -> tuple[torch.library.Library, dict[Any, Callable[.
         aten.scaled_dot_product_attention.default: attend(device),
         aten.rms_norm.default: normalize(device),
         aten.dropout.default: dropout,
+        aten.group_norm.default: group_norm,
         **layers(device),
     }
     for name in MAKING:
-        operator = getattr(aten, name).default
+        operator = operator_named(name)
         kernels[operator] = placing(device, operator)
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
@@ -36,7 +38,10 @@ def install(device: Device) -> tuple[torch.library.Library, dict[Any, Callable[.
 
 
 # Composed operators that make tensors from nothing for their result.
-MAKING = ("one_hot", "combinations", "cov", "vander", "_pad_circular", "pad")
+MAKING = (
+    *("one_hot", "combinations", "cov", "vander", "_pad_circular", "pad"),
+    *("ctc_loss.IntList", "ctc_loss.Tensor"),
+)
 
 
 def placing(device: Device, operator: Any) -> Callable[..., Any]:
@@ -50,6 +55,11 @@ def placing(device: Device, operator: Any) -> Callable[..., Any]:
 def dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     """CUDA saves a mask of one byte for each value, the CPU's own operator a mask of values."""
     return torch.native_dropout(x, p, train)[0] if train and p > 0 else x
+
+
+def group_norm(x: torch.Tensor, *rest: Any) -> torch.Tensor:
+    """CUDA's kernel reads the channels one after the other, wherever they lie."""
+    return composed(aten.group_norm.default, x.contiguous() if on_device(x) else x, *rest)
 
 
 class Norm(torch.autograd.Function):  # type: ignore[misc]

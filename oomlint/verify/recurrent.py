@@ -49,14 +49,15 @@ class Cell(torch.autograd.Function):  # type: ignore[misc]
         marks = kept(device, [state.numel() * state.element_size() * SAVED[formula]])
         for one in made:
             device.tag(one)
-        ctx.save_for_backward(*given, *marks)
-        ctx.device, ctx.formula = device, formula
+        # Beside its inputs an LSTM's cell keeps its new state, which the next one reads.
+        ctx.save_for_backward(*given, *made[1:], *marks)
+        ctx.device, ctx.formula, ctx.given = device, formula, len(given)
         return made
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         device: Device = ctx.device
-        given = [one for one in ctx.saved_tensors[:-1] if one is not None]
+        given = [one for one in ctx.saved_tensors[: ctx.given] if one is not None]
         with device.paused():
             wide: Any = [one.detach().float().requires_grad_() for one in given]
             with torch.enable_grad():
