@@ -68,7 +68,9 @@ def is_unconditional(module: Module, node: ast.AST) -> bool:
     """Whether a node runs in every pass through the loop or function around it."""
     child = node
     for parent in module.enclosing(node):
-        if isinstance(parent, ast.ExceptHandler | ast.BoolOp | ast.Lambda | ast.IfExp | ast.Match):
+        if isinstance(parent, ast.ExceptHandler | ast.BoolOp | ast.Lambda | ast.Match):
+            return False
+        if isinstance(parent, ast.IfExp) and not is_tensor_arm(parent, child):
             return False
         if isinstance(parent, ast.If) and child is not parent.test and not of_device(parent.test):
             return False
@@ -83,6 +85,12 @@ def is_unconditional(module: Module, node: ast.AST) -> bool:
             return False
         child = parent
     return True
+
+
+def is_tensor_arm(choice: ast.IfExp, child: ast.AST) -> bool:
+    """`norm.item() if isinstance(norm, torch.Tensor) else norm`: the same arm in every pass."""
+    text = written(choice.test)
+    return child is choice.body and text.startswith("isinstance(") and "Tensor" in text
 
 
 def of_device(test: ast.expr) -> bool:

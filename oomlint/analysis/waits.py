@@ -236,13 +236,22 @@ def is_tensor(module: Module, node: ast.expr, function: Function | None, tensors
     if isinstance(node.func, ast.Attribute):
         if node.func.attr in READING | KNOWN:
             return False
-        if is_tensor(module, node.func.value, function, tensors):
+        if is_tensor(module, node.func.value, function, tensors) or gathers(node.func):
             return True
         if node.func.attr in ("to", "cuda") and not is_constructed(node.func.value):
             site = sites.site_of(module, node, function)
             return placement.destination(module, site) in (Place.DEVICE, Place.OPEN)
     role = knowledge.role_of_name(written(node.func)) if called == "" else None
     return role in (Role.MODEL, Role.CRITERION)
+
+
+# What an accelerator brings together from the ranks, and leaves on the device.
+GATHERED = frozenset({"gather", "gather_for_metrics", "reduce", "clip_grad_norm_"})
+
+
+def gathers(called: ast.Attribute) -> bool:
+    accelerator = knowledge.role_of_name(written(called.value)) is Role.ACCELERATOR
+    return accelerator and called.attr in GATHERED
 
 
 def is_text(node: ast.expr) -> bool:
