@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import replace
 
-from oomlint.analysis import classes, driven, knowledge
+from oomlint.analysis import classes, driven, generators, knowledge
 from oomlint.analysis.attributes import attribute, bound_method, instance_attribute
 from oomlint.analysis.dispatch import evaluate
 from oomlint.analysis.following import OPEN, follow
@@ -99,12 +99,17 @@ def call_value(
             key = f"{target.qualified}@{made_at(world, node)}"
             return Unknown(key, qualified=target.qualified)
     if isinstance(target, External):
+        if target.qualified in generators.TAKING_ALL and arguments:
+            if isinstance(arguments[0], generators.Generated):
+                return generators.collect(world, node, arguments[0])
         if target.qualified == "map" and len(arguments) > 1:
             return call_value(world, node, settled(arguments[0]), [unknown("map-item", "")], {})
         return call_external(world, node, target.qualified, arguments, keywords)
     if isinstance(target, ClassValue) and target.cls is not None:
         return construct(world, node, target.cls, arguments, keywords)
     if isinstance(target, Callable):
+        if target.function is not None and generators.is_followed(world, target.function):
+            return generators.start(target, arguments, keywords, node)
         return follow(world, target, arguments, keywords, node)
     if isinstance(target, GradContext) and arguments and isinstance(arguments[0], Callable):
         return replace(arguments[0], mode=target.mode)
@@ -198,6 +203,8 @@ def call_attribute(
         if method is not None and not (receiver.is_module and name == "forward"):
             bound = bound_method(world, method, receiver)
             if isinstance(bound, Callable):
+                if generators.is_followed(world, method):
+                    return generators.start(bound, arguments, keywords, node)
                 start = len(world.events)
                 returned = follow(world, bound, arguments, keywords, node)
                 complete_own_optimizer(world, node, receiver, name, start)

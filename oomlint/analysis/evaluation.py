@@ -216,8 +216,9 @@ def evaluate_inner(world: World, node: Any) -> Value:
 
 
 def evaluate_yield(world: World, node: ast.Yield | ast.YieldFrom) -> Value:
-    if node.value is not None:
-        evaluate(world, node.value)
+    value = evaluate(world, node.value) if node.value is not None else NONE
+    if world.frame.consumer is not None and isinstance(node, ast.Yield):
+        world.frame.consumer(value)
     return Unknown(f"yield@{node.lineno}")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable as Function_
 from collections.abc import Iterator
 from typing import Any
 
-from oomlint.analysis import driven
+from oomlint.analysis import driven, generators
 from oomlint.analysis.binding import bind, run_annotated, run_assign, run_augmented
 from oomlint.analysis.conditions import (
     Atom,
@@ -170,6 +170,8 @@ def run_try(world: World, node: ast.Try) -> Signal:
 
 def run_for(world: World, node: ast.For | ast.AsyncFor) -> Signal:
     iterable = evaluate(world, node.iter)
+    if isinstance(iterable, generators.Generated):
+        return generators.run_over(world, node, iterable)
     return run_loop(world, node, iterable)
 
 

@@ -114,6 +114,8 @@ class Frame:
     born: dict[str, Marks] = field(default_factory=dict)
     outer: set[str] = field(default_factory=set)
     returns: list[Value] = field(default_factory=list)
+    # Who gets what a generator yields.
+    consumer: Callable[[Value], None] | None = None
 
 
 # An attribute of an object: its key and the attribute's name.
