@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from oomlint.analysis import Model, frozen
+from oomlint.analysis import Model, frozen, wasted_parts
 from oomlint.analysis.answers import finding, short
 from oomlint.rule import Claim, Finding, Rule, Severity
 
@@ -77,6 +77,14 @@ class FrozenForwardGraph(Rule):
     def check(self, model: Model) -> Iterator[Finding]:
         if "backward(" not in model.source.text:
             return
+        for part in wasted_parts.wasted_parts(model.module):
+            message = (
+                f"`{short(model.module, part.call)}` builds an autograd graph although its output "
+                "is only detached"
+            )
+            path = [(part.call, "forward with grad mode on"), (part.cut, "only used detached")]
+            fix = wasted_parts.without_graph(model.module, part)
+            yield finding(model, self, part.call, message, fix, path)
         for found in frozen.wasted(model):
             call = short(model.module, found.node)
             if found.detached:

@@ -64,7 +64,7 @@ class MisplacedZeroGrad(Rule):
     code = "OOM202"
     name = "misplaced-zero-grad"
     severity = Severity.ERROR
-    tokens = (("zero_grad",), ("step(",), ("backward(",))
+    tokens = (("zero_grad", ".grad = None"), ("step(",), ("backward(",))
     claims = (Claim.PARAMETERS_MOVE, Claim.GRADIENT_WHOLE)
 
     def check(self, model: Model) -> Iterator[Finding]:

@@ -6,9 +6,9 @@ import ast
 import re
 from collections.abc import Iterator
 
-from oomlint.analysis import Model, edits, handling, sites
+from oomlint.analysis import Model, cadence, edits, handling, sites
 from oomlint.analysis.answers import finding, make_fix, short
-from oomlint.analysis.modules import Module, written
+from oomlint.analysis.modules import Function, Module, written
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
 
 
@@ -75,6 +75,7 @@ class OomMatchedByMessage(Rule):
 
     def check(self, model: Model) -> Iterator[Finding]:
         module = model.module
+        told: set[int] = set()
         for node in ast.walk(module.tree):
             if not isinstance(node, ast.ExceptHandler) or node.name is None:
                 continue
@@ -82,7 +83,7 @@ class OomMatchedByMessage(Rule):
             caught = handling.caught_types(module, node, function)
             if not any(handling.BROAD.fullmatch(name) for name in caught):
                 continue
-            for test in tests_of_text(node):
+            for test in (*tests_of_text(node), *tests_in_helpers(module, node, function)):
                 if accepts_others(module, test) or asked_beside_others(module, node, test):
                     continue
                 kind = type_name(model)
@@ -90,16 +91,34 @@ class OomMatchedByMessage(Rule):
                     f"`{short(module, test)}` hangs on the wording of the error; its type is "
                     f"`{kind or 'torch.cuda.OutOfMemoryError'}`"
                 )
-                yield finding(model, self, test, message, remedy(module, node, test, kind))
+                if id(test) in told:
+                    continue
+                told.add(id(test))
+                here = module.function_of(test) is function
+                fix = remedy(module, node, test, kind) if here else None
+                yield finding(model, self, test, message, fix)
 
 
 WORDS = re.compile("|".join(OomMatchedByMessage.texts))
 
 
-def tests_of_text(handler: ast.ExceptHandler) -> Iterator[ast.expr]:
+def tests_in_helpers(
+    module: Module, handler: ast.ExceptHandler, function: Function | None
+) -> Iterator[ast.expr]:
+    """The same in a function of the file that the handler asks: `if not is_oom(error): raise`."""
+    for site in sites.found_in(module, handler, function):
+        called = cadence.local_function(module, site)
+        if called is None or len(site.node.args) != 1 or len(called.node.args.args) != 1:
+            continue
+        given = site.node.args[0]
+        if isinstance(given, ast.Name) and given.id == handler.name:
+            yield from tests_of_text(called.node, called.node.args.args[0].arg)
+
+
+def tests_of_text(where: ast.AST, name: str | None = None) -> Iterator[ast.expr]:
     """Expressions in a handler that look for the words in the text of its error."""
-    texts = {handler.name}
-    for node in sites.own_nodes(handler):
+    texts = {name or getattr(where, "name", None)}
+    for node in sites.own_nodes(where):
         if isinstance(node, ast.Assign) and speaks_of(node.value, texts):
             texts.update(written(target) for target in node.targets)
         if isinstance(node, ast.Compare) and len(node.ops) == 1:

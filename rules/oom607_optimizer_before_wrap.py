@@ -8,7 +8,12 @@ from collections.abc import Iterator
 
 from oomlint.analysis import Model, sites
 from oomlint.analysis.answers import finding, short
-from oomlint.analysis.replaced_parameters import change_after, makes_optimizer, remedy
+from oomlint.analysis.replaced_parameters import (
+    change_after,
+    change_behind_calls,
+    makes_optimizer,
+    remedy,
+)
 from oomlint.rule import Claim, Finding, Rule, Severity
 
 # A word of every constructor that makes an optimizer.
@@ -78,7 +83,8 @@ class OptimizerBeforeWrap(Rule):
         for optimizer in sites.sites(module):
             if not makes_optimizer(optimizer):
                 continue
-            change = change_after(module, optimizer)
+            here = change_after(module, optimizer)
+            change = here or change_behind_calls(module, optimizer)
             if change is None:
                 continue
             message = (
@@ -89,5 +95,5 @@ class OptimizerBeforeWrap(Rule):
                 (optimizer.node, "the optimizer gets the old parameters"),
                 (change.node, "the model gets new ones"),
             ]
-            fix = remedy(module, optimizer, change)
+            fix = remedy(module, optimizer, change) if here is not None else None
             yield finding(model, self, optimizer.node, message, fix, [*path])

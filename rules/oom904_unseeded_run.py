@@ -145,7 +145,7 @@ def draws(model: Model, site: Site) -> bool:
         return is_shuffled(site)
     if knowledge.role_of_constructor(site.qualified) is Role.MODEL:
         is_part = site.qualified.startswith("torch.nn.") and WEIGHTLESS.match(site.qualified)
-        return not is_part and "from_pretrained" not in site.method
+        return not is_part and site.method not in ("from_pretrained", "load")
     return sites.role_of_class(World(model.project, model.module), site.node.func) is Role.MODEL
 
 

@@ -21,7 +21,9 @@ def is_accumulation(window: Window) -> bool:
     """
     text = written(window.guard.test) if window.guard is not None else ""
     size = written(window.size) if window.size is not None else ""
-    named = bool(knowledge.ACCUMULATION_NAME.search(f"{text} {size}"))
+    # `if last: ...` in a helper: what it was given says what it looks at.
+    given = window.guard.key if window.guard is not None else ""
+    named = bool(knowledge.ACCUMULATION_NAME.search(f"{text} {size} {given}"))
     if window.guard is None:
         node = window.loop.node
         head = written(node.target) + written(node.iter) if isinstance(node, ast.For) else ""
@@ -38,7 +40,7 @@ def is_accumulation(window: Window) -> bool:
 
 
 # A batch that is cut into parts: each is a micro-batch, whatever its name.
-CHUNKED = re.compile(r"\.(chunk|tensor_split)\(|\btorch\.split\(")
+CHUNKED = re.compile(r"\.(chunk|tensor_split)\(|\btorch\.split\(|\.split\([\w.]+[,)]")
 
 
 def divided(window: Window) -> bool:

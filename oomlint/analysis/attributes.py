@@ -136,6 +136,12 @@ def class_constant(world: World, cls: Class, name: str) -> Value | None:
                 return unknown(key, name) if expression.value is None else Number(key)
             if isinstance(expression, ast.Constant):
                 return Constant(repr(expression.value), value=expression.value)
+            dotted = classes.dotted(expression)
+            qualified = kin.module.qualified(dotted) if dotted is not None else ""
+            others = (other for other in kin.module.classes.values() if other is not kin)
+            chosen = any(name in other.constants for other in others) or is_dataclass(kin)
+            if qualified.startswith("torch.") and not chosen:
+                return External(qualified, qualified=qualified)
             return None
     return None
 

@@ -88,7 +88,7 @@ def assign(world: World, target: ast.expr, value: Value, node: ast.stmt, source:
             return
     if isinstance(target, ast.Attribute) and target.attr == "grad":
         evaluate(world, target.value)
-        gradient_assigned(world, node, value)
+        gradient_assigned(world, node, value, evaluate(world, target.value))
         return
     if isinstance(target, ast.Attribute) and target.attr == "requires_grad":
         freeze_parameter(world, node, target, value)
@@ -163,13 +163,17 @@ def added(value: Value, old: Value) -> Value:
     return value
 
 
-def gradient_assigned(world: World, node: ast.stmt, value: Value) -> None:
+def gradient_assigned(world: World, node: ast.stmt, value: Value, parameter: Value) -> None:
     kind = (
         Kind.ZERO_GRAD
         if isinstance(value, Constant) and value.value is None
         else (Kind.GRADIENT_TOUCHED)
     )
-    world.emit(kind, node)
+    # `for p in model.parameters(): p.grad = None` is `model.zero_grad()`.
+    model = None
+    if isinstance(parameter, Unknown) and parameter.name == "parameter" and parameter.made_of:
+        model = parameter.made_of[0]
+    world.emit(kind, node, model if kind is Kind.ZERO_GRAD else None)
 
 
 def freeze_parameter(world: World, node: ast.stmt, target: ast.Attribute, value: Value) -> None:

@@ -99,6 +99,8 @@ def call_value(
             key = f"{target.qualified}@{made_at(world, node)}"
             return Unknown(key, qualified=target.qualified)
     if isinstance(target, External):
+        if target.given or target.named:
+            arguments, keywords = [*target.given, *arguments], {**target.named, **keywords}
         if target.qualified in generators.TAKING_ALL and arguments:
             if isinstance(arguments[0], generators.Generated):
                 return generators.collect(world, node, arguments[0])

@@ -152,13 +152,21 @@ def collecting_lines(
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
             if node.func.attr in ("append", "extend"):
                 yield node, written(node.func.value), parts(node.args[0])
-        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and node.value.args:
-            place, given = written(node.targets[0]), parts(node.value.args[0])
-            qualified = sites.qualified_name(module, node.value.func, function)
+        elif isinstance(node, ast.Assign) and (joined := joining(node.value)) is not None:
+            place, given = written(node.targets[0]), parts(joined.args[0])
+            qualified = sites.qualified_name(module, joined.func, function)
             if qualified in ("torch.cat", "torch.concat"):
                 others = [part for part in given if written(part) != place]
                 if len(others) < len(given):
                     yield node, place, others
+
+
+def joining(value: ast.expr) -> ast.Call | None:
+    """The call that puts outputs together, also in `out if all is None else torch.cat(...)`."""
+    if isinstance(value, ast.IfExp):
+        found = [joining(arm) for arm in (value.body, value.orelse)]
+        return next((call for call in found if call is not None), None)
+    return value if isinstance(value, ast.Call) and value.args else None
 
 
 def parts(node: ast.expr) -> list[ast.expr]:
@@ -237,6 +245,12 @@ class Chain:
             inner = self.is_output(node.value, depth + 1)
             plain = isinstance(node.slice, ast.Constant) and node.slice.value == "loss"
             return None if inner is None or plain else f"{inner}[]"
+        if isinstance(node, ast.BinOp) and isinstance(
+            node.op, ast.Mult | ast.Div | ast.Add | ast.Sub
+        ):
+            # `(hidden * mask).sum(1) / mask.sum(1)`: as large as its larger operand, and beside it.
+            found = (self.is_output(part, depth + 1) for part in (node.left, node.right))
+            return next((chain for chain in found if chain is not None), None)
         return self.of_call(node, depth) if isinstance(node, ast.Call) else None
 
     def of_name(self, node: ast.Name, depth: int) -> str | None:
@@ -265,12 +279,20 @@ class Chain:
                 owner = sites.role(self.world, called.value, self.function)[0]
                 return called.attr if owner is Role.MODEL else None
             qualified = sites.qualified_name(self.module, called, self.function)
-            if called.attr not in NEUTRAL:
+            if called.attr not in NEUTRAL and not pools(node, called.attr):
                 return None
             inner = node.args[0] if qualified.startswith("torch") and node.args else called.value
             found = self.is_output(inner, depth + 1)
             return None if found is None else f"{found}.{called.attr}"
         return None
+
+
+def pools(node: ast.Call, name: str) -> bool:
+    """Whether one dimension of several is reduced: a vector is left of every sample."""
+    if name not in ("mean", "sum"):
+        return False
+    given = [*node.args, *(k.value for k in node.keywords if k.arg == "dim")]
+    return any(isinstance(part, ast.Constant) and part.value == 1 for part in given)
 
 
 def without_graph(

@@ -124,6 +124,10 @@ def is_host_tensor(module: Module, node: ast.expr, function: Function | None) ->
             given = [k.arg for k in current.keywords]
             name = site.qualified.removeprefix("torch.")
             is_open = None in given or "device" in given
+            if name in ("tril", "triu") and current.args:
+                # A mask out of a tensor that is made for it.
+                current = current.args[0]
+                continue
             return name in MAKERS and not is_open and not holds_device(module, current)
         if site.method in ("cuda", "to", "type", "type_as", "share_memory_"):
             if placement.destination(module, site) is not None or site.method == "type_as":

@@ -47,7 +47,7 @@ def worlds_of(project: Project, module: Module) -> list[World]:
     if script is not None:
         found, spent = explore(project, module, script, reached)
     for root in reading.roots():
-        if root.function in reached or spent > FIRST_WORLDS_BUDGET:
+        if (root.function in reached and not root.again) or spent > FIRST_WORLDS_BUDGET:
             continue
         if root.function is not None and reading.only_hands_on(root.function, reached):
             continue

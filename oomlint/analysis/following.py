@@ -16,6 +16,7 @@ from oomlint.analysis.values import (
     Arguments,
     Callable,
     Container,
+    Context,
     Keywords,
     Tensor,
     Unknown,
@@ -61,6 +62,7 @@ def follow(
     mode = target.mode if target.mode is not None else decorated_mode(world, function)
     if mode is not None:
         world.grad = mode if isinstance(mode, bool) else None
+    world.contexts.extend(decorated_contexts(world, function))
     given = tuple(arguments)
     world.calls.append(Call(node, world.frame.module, function, caller_this, target.this, given))
     world.enter(frame)
@@ -125,6 +127,23 @@ def worth_following(world: World, function: Function) -> bool:
         return function.size <= SMALL
     # Elsewhere only what the checked file itself calls: a meter, a loss, a step helper.
     return function.size <= SMALL_ELSEWHERE and world.frame.module is world.subject
+
+
+def decorated_contexts(world: World, function: Function) -> list[str]:
+    """The autocast regions that decorators open around a function, outermost first."""
+    found = []
+    for decorator in function.decorators:
+        text = classes.dotted(decorator.func) if isinstance(decorator, ast.Call) else None
+        if text is None or not knowledge.AUTOCAST.search(function.module.qualified(text)):
+            continue
+        world.frames.append(Frame(function.module, None))
+        try:
+            value = evaluate(world, decorator)
+        finally:
+            world.frames.pop()
+        if isinstance(value, Context):
+            found.append(value.kind)
+    return found
 
 
 def decorated_mode(world: World, function: Function) -> bool | str | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from oomlint.analysis.binding import bind
 from oomlint.analysis.dispatch import BREAK, Return, Signal, run_block, run_body
 from oomlint.analysis.following import MAX_DEPTH, bind_arguments, decorated_mode
-from oomlint.analysis.modules import Function
+from oomlint.analysis.modules import Function, written
 from oomlint.analysis.state import Call, Frame, Kind, Raised, World
 from oomlint.analysis.values import (
     Arguments,
@@ -45,9 +45,7 @@ def is_followed(world: World, function: Function) -> bool:
     )
 
 
-def start(
-    target: Callable, arguments: Arguments, keywords: Keywords, node: ast.Call
-) -> Generated:
+def start(target: Callable, arguments: Arguments, keywords: Keywords, node: ast.Call) -> Generated:
     return Generated(
         f"{target.key}()@{node.lineno}",
         target=target,
@@ -133,9 +131,14 @@ def collect(world: World, node: ast.expr, generated: Generated) -> Container:
     def consume(value: Value) -> bool:
         found.items.append(value)
         if may_have_graph(value):
-            detail = {"how": "element", "born": found.born, "leaves": [(node, value)]}
-            world.emit(Kind.KEEP, node, found, value, place="[...]", **detail)
+            place = collected_in(world, node)
+            world.emit(Kind.KEEP, node, found, value, how="container", place=place, born=found.born)
         return True
 
     drive(world, generated, consume)
     return found
+
+
+def collected_in(world: World, node: ast.expr) -> str:
+    parent = world.frame.module.parents.get(node)
+    return written(parent.targets[0]) if isinstance(parent, ast.Assign) else "[...]"

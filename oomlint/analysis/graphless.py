@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -101,7 +102,9 @@ def evaluated(world: World, event: Event) -> Reason | None:
     value, detail = event.value, event.detail
     if detail.get("mode") is not True or detail.get("frozen") or "profile" in event.contexts:
         return None
-    if not event.loops or not isinstance(value, Tensor) or value.graph is not True:
+    if not isinstance(value, Tensor) or value.graph is not True:
+        return None
+    if not event.loops and not answers_at_once(world, event):
         return None
     if id(value) in ask.fed(world) or becomes_array(world, value):
         return None
@@ -111,6 +114,36 @@ def evaluated(world: World, event: Event) -> Reason | None:
     # Where the loop itself switches to evaluation, its other forwards may train.
     switched = reason[0].kind is Kind.EVAL_MODE and event.loops[-1:] == reason[0].loops[-1:]
     return reason if switched or not trains_beside(world, event) else None
+
+
+# Functions that are there for one answer, which is read where the forward is.
+ANSWERING = re.compile(
+    r"(^|_)(predict|infer|inference|classify|recogni[sz]e|detect|segment|caption|translate"
+    r"|transcribe|evaluate|score)(_|$)",
+    re.IGNORECASE,
+)
+
+
+def answers_at_once(world: World, event: Event) -> bool:
+    """Whether a forward outside of any loop is for an answer that is read as numbers."""
+    function = event.function
+    if function is None or function.words & GRADIENT_WORDS:
+        return False
+    if is_called_by_engine(function):
+        return True
+    return bool(ANSWERING.search(function.name)) and any(
+        later.index > event.index
+        and later.function is function
+        and later.value is not None
+        and id(event.value) in ancestors(later.value)
+        for later in world.of(Kind.DETACH)
+    )
+
+
+def is_called_by_engine(function: Function) -> bool:
+    """Whether a function has the form of those that ignite calls for every batch."""
+    given = [parameter.arg for parameter in function.node.args.args]
+    return given[-2:] == ["engine", "batch"]
 
 
 def becomes_array(world: World, value: Value) -> bool:
@@ -218,6 +251,8 @@ def reason_of(world: World, event: Event) -> Reason | None:
             if mode.index < event.index and ask.related(ask.key_of(mode.subject), key):
                 return mode, "evaluation mode"
         return None
+    if not event.loops:
+        return None
     loop = event.loops[-1]
     acting = [
         e for e in world.of(Kind.ENVIRONMENT_STEP) if any(m.serial == loop.serial for m in e.loops)
@@ -257,6 +292,8 @@ def stores(event: Event) -> bool:
 
 def trains_beside(world: World, event: Event) -> bool:
     """Whether gradients are taken in the loop of the forward."""
+    if not event.loops:
+        return any(other.function is event.function for other in world.of(*TRAINING))
     return event.loops[-1].serial in training_loops(world)
 
 
@@ -272,11 +309,13 @@ def place_of(model: Model, event: Event, mode: Event, wanted: set[int]) -> Node 
     That is the function which sets the mode or holds the loop; what training passes through too
     is not it.
     """
-    loop = event.loops[-1]
+    loop = event.loops[-1] if event.loops else None
     places = (
         {id(mode.function.node) if mode.function else 0} if mode.module is model.module else set()
     )
-    if loop.module is model.module:
+    if loop is None and event.function is not None and event.module is model.module:
+        places.add(id(event.function.node))
+    elif loop is not None and loop.module is model.module:
         owner = model.module.function_of(loop.node)
         places.add(id(owner.node) if owner else 0)
     for module, node in reversed(positions(event)):
@@ -292,7 +331,7 @@ def escapes(world: World, event: Event, function: Function) -> bool:
     """Whether the output leaves the code that is followed with its graph: a caller may use it."""
     if world.root is not function or world.returned is None:
         return False
-    if id(event.value) not in ancestors(world.returned):
+    if id(event.value) not in ancestors(world.returned) or is_called_by_engine(function):
         return False
     evaluates = knowledge.EVALUATION_NAME.search(function.name)
     return has_graph(world.returned) and not evaluates

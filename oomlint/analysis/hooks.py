@@ -66,6 +66,8 @@ def forward_hooks(module: Module) -> Iterator[Hook]:
             continue
         for node in hook_functions(module, given, site.function):
             names = [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
+            # `def save(module, args, output, name=name)`: the module gives it no name.
+            names = names[: max(len(names) - len(node.args.defaults), count + 1)]
             if site.argument(-1, "with_kwargs") is None and len(names) > count:
                 data = frozenset(names[-count:])
                 yield Hook(site, node, module.by_node.get(node), data)
@@ -218,9 +220,23 @@ def outlives(module: Module, store: Store) -> bool:
     if function is None or root == "self":
         return root == "self" or root in module.globals
     registered = store.hook.site.node.lineno
-    return "remove" not in function.words and any(
-        isinstance(node, ast.For | ast.While) and node.lineno > registered
+    removed = "remove" in function.words
+    return any(
+        isinstance(node, ast.For | ast.While)
+        and node.lineno > registered
+        and (not removed or runs_over_batches(node))
         for node in ast.walk(function.node)
+    )
+
+
+BATCHES = re.compile(r"loader|_dl\b|batch", re.IGNORECASE)
+
+
+def runs_over_batches(loop: ast.For | ast.While) -> bool:
+    """Whether a loop takes batch after batch, and no hook is removed inside of it."""
+    over = written(loop.iter) if isinstance(loop, ast.For) else ""
+    return bool(BATCHES.search(over)) and not any(
+        isinstance(part, ast.Attribute) and part.attr == "remove" for part in ast.walk(loop)
     )
 
 

@@ -54,6 +54,10 @@ def is_large_on_device(module: Module, value: ast.expr) -> bool:
         site = sites.site_of(module, current, None)
         if site.qualified.startswith("torch."):
             maker = site.qualified.removeprefix("torch.")
+            if maker in ("tril", "triu") and current.args:
+                # A mask out of a tensor that is made for it.
+                current = current.args[0]
+                continue
             there = placement.made_on(module, site) is Place.DEVICE
             loaded = maker == "load" and "cuda" in written(current)
             made = maker in copies.MAKERS or maker == "load"

@@ -109,7 +109,7 @@ def sequence_item(
         ]
         return Container("zipped", items=items, kind="tuple")
     if kind == "parameters":
-        return Unknown(f"{iterable.key}[*]", name="parameter")
+        return Unknown(f"{iterable.key}[*]", name="parameter", made_of=parts[:1])
     if kind == "keys":
         return Number(f"{iterable.key}.key{marks}")
     held = parts[0] if parts else NONE

@@ -30,14 +30,15 @@ def kept_alive(module: Module) -> Iterator[Kept]:
     told: set[tuple[Function | None, str]] = set()
     for checkpoint in loading.checkpoints(module):
         place = (checkpoint.place.function, checkpoint.name)
-        if place in told or not checkpoint.name.isidentifier():
+        if place in told:
             continue
         if all(is_optimizer(restore) for restore in checkpoint.restores):
             continue
         if loading.is_unmapped(checkpoint.site) and not saves(module):
             continue
         if loading.may_be_on_device(module, checkpoint.site):
-            kept = kept_by(module, checkpoint)
+            plain = checkpoint.name.isidentifier()
+            kept = (kept_by if plain else kept_on_object)(module, checkpoint)
             if kept is not None:
                 told.add(place)
                 yield kept
@@ -90,6 +91,32 @@ def kept_by(module: Module, checkpoint: Checkpoint) -> Kept | None:
         n for n in mentioned if n.id in alive and statement.lineno <= n.lineno < training.lineno
     ]
     return Kept(checkpoint, statement, frozenset(alive), tuple(uses), training)
+
+
+def kept_on_object(module: Module, checkpoint: Checkpoint) -> Kept | None:
+    """A checkpoint on `self` that only its constructor uses, of an object that also trains."""
+    function = checkpoint.place.function
+    owner = function.owner if function is not None else None
+    if function is None or owner is None or function.name != "__init__":
+        return None
+    parts = [part for part in ast.walk(module.tree) if isinstance(part, ast.Attribute)]
+    name = checkpoint.name.removeprefix("self.")
+    uses = [part for part in parts if part.attr == name]
+    if "." in name or any(module.function_of(part) is not function for part in uses):
+        return None
+    if any(isinstance(part.ctx, ast.Del) for part in uses) or is_dropped(module, uses):
+        return None
+    for method in owner.methods.values():
+        training = cadence.first_training(module, method, 0) if method is not function else None
+        if training is not None:
+            statement = module.statement_of(checkpoint.place.node)
+            return Kept(checkpoint, statement, frozenset({checkpoint.name}), tuple(uses), training)
+    return None
+
+
+def is_dropped(module: Module, uses: list[ast.Attribute]) -> bool:
+    """Whether the attribute is given something else once it has been used."""
+    return sum(isinstance(part.ctx, ast.Store) for part in uses) > 1
 
 
 def first_evaluated(module: Module, names: list[ast.Name]) -> ast.Name:

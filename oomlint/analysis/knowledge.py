@@ -70,7 +70,7 @@ CONSTRUCTORS: tuple[tuple[Role, re.Pattern[str]], ...] = tuple(
             r"torch\.nn\.(modules\.\w+\.)?(?!Parameter$|init$|utils$|functional$)[A-Z]\w*"
             r"|torch\.nn\.parallel\.(\w+\.)*\w+|torch\.distributed\.fsdp\.(\w+\.)*Fully\w+"
             r"|torchvision\.models\.(\w+\.)*\w+|timm\.create_model|timm\.models\.create_model"
-            r"|segmentation_models_pytorch\.\w+|torch\.hub\.load|peft\.get_peft_model"
+            r"|segmentation_models_pytorch\.\w+|torch\.hub\.load|torch\.jit\.load|peft\.get_peft_model"
             r"|torch_geometric\.nn\.(\w+\.)*[A-Z]\w*|monai\.networks\.nets\.(\w+\.)*\w+",
         ),
         (Role.ENVIRONMENT, r"(gym|gymnasium)\.(vector\.)?make"),
@@ -129,6 +129,12 @@ AUTOGRAD_GRAD = re.compile(r"torch\.autograd\.(grad|functional\.\w+)|torch\.func
 AUTOGRAD_BACKWARD = re.compile(r"torch\.autograd\.backward")
 AMP_SCALE_LOSS = re.compile(r"(apex\.)?amp\.scale_loss")
 AUTOCAST = re.compile(r"torch\.(\w+\.)*autocast(\.|$)|torch\.(cuda\.|cpu\.)?amp\.(\w+\.)*autocast")
+
+# Methods of a network, besides `forward`, that run it: of Lightning, timm, CLIP and their like.
+FORWARDING = frozenset(
+    "validation_step valid_step test_step forward_features encode_image encode_text"
+    " get_image_features get_text_features".split()
+)
 
 # Methods of a tensor whose result has no graph.
 CUTTING = frozenset(

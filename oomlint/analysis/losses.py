@@ -120,6 +120,9 @@ def calls_of(module: Module, function: Function | None) -> Iterator[ast.Call]:
     if function is None or function.parent is not None:
         return
     for site in sites.sites(module):
+        if function.name == "forward" and function.owner is not None:
+            if is_made_by(module, site, function.owner.name):
+                yield site.node
         if site.method != function.name:
             continue
         if function.owner is None and site.receiver is None:
@@ -127,6 +130,18 @@ def calls_of(module: Module, function: Function | None) -> Iterator[ast.Call]:
         elif function.owner is not None and sites.class_of(site.function) is function.owner:
             if site.receiver is not None and written(site.receiver) in ("self", "cls"):
                 yield site.node
+
+
+def is_made_by(module: Module, site: Site, name: str) -> bool:
+    """Whether a call runs an object that the file makes of a class of its own."""
+    called = site.node.func
+    values = sites.values_of(module, called, site.function) if written(called) != name else ()
+    made = (value for value, _ in values)
+    return any(
+        isinstance(part, ast.Call) and written(part.func) == name
+        for value in made
+        for part in ast.walk(value)
+    )
 
 
 def island(module: Module, refused: Refused) -> str:

@@ -393,6 +393,8 @@ def plain_method(
         if name in SAME_OBJECT:
             cast(world, node, receiver.key, name, inputs)
             return receiver
+        if role is Role.MODEL and name in knowledge.FORWARDING:
+            return forward(world, node, receiver, arguments, keywords)
     if isinstance(receiver, Tensor):
         return tensor_method(world, node, receiver, name, key, inputs)
     if isinstance(receiver, (Number, Constant)):

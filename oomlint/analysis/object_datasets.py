@@ -80,7 +80,10 @@ def many_small(
                 return value if is_small(inner.elt, inner.generators[0]) else None
             return value if is_reader(inner) else None
         return None
-    if isinstance(value, ast.List | ast.Dict) and not getattr(value, "elts", []):
+    if isinstance(value, ast.Dict) and not value.keys:
+        name = f"self.{attribute}"
+        return appended(filling, name) or filled(filling, name)
+    if isinstance(value, ast.List) and not value.elts:
         return appended(filling, f"self.{attribute}")
     if isinstance(value, ast.Name):
         for bound in sites.bindings(module, value.id, method):
@@ -116,6 +119,22 @@ def appended(functions: list[Function], name: str) -> ast.Call | None:
                     and len(part.args) == 1
                     and is_small(part.args[0], loop if isinstance(loop, ast.For) else None)
                 ):
+                    return part
+    return None
+
+
+def filled(functions: list[Function], name: str) -> ast.Assign | None:
+    """The line of a loop that gives a dict a new entry, a small object."""
+    for function in functions:
+        for loop in ast.walk(function.node):
+            if not isinstance(loop, ast.For):
+                continue
+            for part in ast.walk(loop):
+                if not isinstance(part, ast.Assign) or not isinstance(
+                    part.targets[0], ast.Subscript
+                ):
+                    continue
+                if written(part.targets[0].value) == name and is_small(part.value, loop):
                     return part
     return None
 

@@ -135,13 +135,19 @@ def call_known(
     if qualified == "functools.partial" and first is not None:
         if isinstance(first, Callable):
             return replace(first, given=(*first.given, *arguments[1:]), named=dict(keywords))
+        if isinstance(first, External):
+            bound = (*first.given, *arguments[1:])
+            return replace(first, given=bound, named={**first.named, **keywords})
         return first
     if qualified in ("collections.namedtuple", "typing.NamedTuple"):
         return External(f"record@{node.lineno}", qualified=RECORD)
     if qualified == RECORD:
         return Container(key, items=inputs, born=world.marks, kind="tuple")
     if qualified in ("collections.deque", "collections.defaultdict", "collections.OrderedDict"):
-        bounded = "maxlen" in keywords or (qualified.endswith("deque") and len(arguments) > 1)
+        limit = keywords.get("maxlen")
+        if limit is None and qualified.endswith("deque") and len(arguments) > 1:
+            limit = arguments[1]
+        bounded = limit is not None and not is_many(limit)
         return Container(
             f"{qualified}@{node.lineno}:{node.col_offset}:{world.marks}",
             born=world.marks,
@@ -168,6 +174,12 @@ def call_known(
 
 
 RECORD = "collections.namedtuple()"
+# What holds on to this many graphs is as good as unbounded.
+MANY = 1000
+
+
+def is_many(limit: Value) -> bool:
+    return isinstance(limit, Constant) and isinstance(limit.value, int) and limit.value >= MANY
 
 
 def made_on_demand(
@@ -220,6 +232,9 @@ def call_builtin(
         asked = arguments[1] if len(arguments) > 1 else NONE
         if isinstance(asked, External) and asked.qualified.endswith("Tensor"):
             return Constant("True", value=True)
+    if name == "len" and isinstance(first, Container) and first.kind == "list":
+        # `if len(pending) == window`: another condition each time the list has grown.
+        return Number(f"{key}:{len(first.items)}")
     if name in knowledge.NUMBER_CALLS:
         return Number(key)
     if name == "sum" and first is not None:

@@ -122,7 +122,8 @@ def same_model(first: Event, later: Event) -> bool:
 
 # The same sample seen several times, or several parts of a model: few, and all of one step.
 PARTS = re.compile(
-    r"scale|view|crop|aug|head|layer|level|stage|expert|model|net\b|nets|time|sample|mc_|roll"
+    r"scale|view|crop|aug|head|layer|level|stage|expert|model|net\b|nets|time|mc_|roll"
+    r"|sample(?!s?\)?$)"
     r"|horizon|length|unroll|bptt|frame|\.(keys|items|values)\(\)",
     re.IGNORECASE,
 )

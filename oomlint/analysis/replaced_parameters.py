@@ -6,7 +6,7 @@ import ast
 import re
 from dataclasses import dataclass
 
-from oomlint.analysis import knowledge, remedies, sites
+from oomlint.analysis import cadence, knowledge, remedies, sites
 from oomlint.analysis.answers import make_fix
 from oomlint.analysis.knowledge import Role
 from oomlint.analysis.modules import Module, written
@@ -34,27 +34,49 @@ def makes_optimizer(site: Site) -> bool:
     )
 
 
-def change_after(module: Module, optimizer: Site) -> Change | None:
-    """The first change behind an optimizer, in its function, that no later optimizer makes good."""
+def change_after(module: Module, optimizer: Site, made: Site | None = None) -> Change | None:
+    """The first change behind an optimizer, in its function, that no later optimizer makes good.
+
+    `made` is the call of the method that makes it, where that is another place.
+    """
+    place = made or optimizer
     models = {
         written(part.func.value)
-        for part in ast.walk(optimizer.node)
+        for given in (optimizer.node, *groups_of(module, optimizer))
+        for part in ast.walk(given)
         if isinstance(part, ast.Call)
         and isinstance(part.func, ast.Attribute)
         and part.func.attr in ("parameters", "named_parameters")
     }
-    end = optimizer.node.end_lineno or optimizer.node.lineno
+    end = place.node.end_lineno or place.node.lineno
     for site in sites.sites(module):
-        if site.function is not optimizer.function or site.node.lineno <= end:
+        if site.function is not place.function or site.node.lineno <= end:
             continue
         changed = changed_by(module, site)
-        if changed not in models or not follows(module, optimizer, site):
+        if changed not in models or not follows(module, place, site):
             continue
         if is_made_good(module, site):
             continue
         statement = module.statement_of(site.node)
         return Change(site.node, statement)
     return None
+
+
+def change_behind_calls(module: Module, optimizer: Site) -> Change | None:
+    """The same where a method returns the optimizer, for those who call it on `self`."""
+    function = optimizer.function
+    returned = isinstance(module.statement_of(optimizer.node), ast.Return)
+    if not returned or function is None or function.owner is None:
+        return None
+    changes = (change_after(module, optimizer, c) for c in cadence.calls_of(module, function))
+    return next((change for change in changes if change is not None), None)
+
+
+def groups_of(module: Module, optimizer: Site) -> list[ast.expr]:
+    """What the names hold that an optimizer is given: `groups = [{"params": ...}]`."""
+    names = [part.id for part in optimizer.node.args[:1] if isinstance(part, ast.Name)]
+    values = [v for name in names for v in sites.bindings(module, name, optimizer.function)]
+    return [value for value in values if value is not None] if len(values) == 1 else []
 
 
 def changed_by(module: Module, site: Site) -> str | None:

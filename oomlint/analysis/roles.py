@@ -73,7 +73,8 @@ def is_network_by_use(world: World, value: Value) -> bool:
     names: frozenset[str] | None = held.get("networks_by_use")
     if names is None:
         names = held["networks_by_use"] = asked_for_parameters(world.frame.module.source.text)
-    if value.key.rsplit(".", 1)[-1] not in names:
+    copied = value.made_of[0] if value.key.startswith("copy(") and value.made_of else None
+    if value.key.rsplit(".", 1)[-1] not in names and role_of(world, copied) is not Role.MODEL:
         return False
     mark_model(value)
     return True

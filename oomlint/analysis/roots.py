@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from oomlint.analysis import classes, walked
-from oomlint.analysis.modules import Class, Function, Module
+from oomlint.analysis.modules import Class, Function, Module, written
 from oomlint.analysis.project import LEARNT, Project
 from oomlint.analysis.state import World
 from oomlint.effects import Effect
@@ -46,6 +46,8 @@ class Root:
     owner: Class | None = None
     # Whether a backward may be reached: else all that can be judged is an evaluation.
     trains: bool = True
+    # Whether it is followed for this owner although it was for another.
+    again: bool = False
 
 
 @lru_cache(maxsize=50_000)
@@ -79,6 +81,19 @@ def judged(said: int) -> bool:
 
 def may_train(said: int) -> bool:
     return bool(said & BACKWARD)
+
+
+def evaluated_names(module: Module) -> frozenset[str]:
+    """The script's own names for networks that it makes ready for use: `net = load().eval()`."""
+    return frozenset(
+        target.id
+        for node in module.tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+        if isinstance(node.value.func, ast.Attribute) and node.value.func.attr in ("eval", "to")
+        if ".eval()" in written(node.value)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +131,7 @@ class Reading:
         self.mentions: dict[Function, Mentions] = {}
         self.said_elsewhere: dict[str, int] = {}
         self.taught = taught_bits(project)
+        self.evaluated = evaluated_names(module)
         self.world = World(project, module)
 
     def script_words(self) -> set[str]:
@@ -143,7 +159,9 @@ class Reading:
         free = [f for f in chosen if f.name not in referenced]
         called = [f for f in chosen if f.name in referenced]
         own = (Root(f, f.owner, may_train(said[f])) for f in (*free, *called))
-        return [*self.inherited(), *own]
+        inherited = list(self.inherited())
+        here = [root for root in inherited if root.again]
+        return [*(root for root in inherited if not root.again), *own, *here]
 
     def script(self) -> Root | None:
         """The script itself, where a rule could judge what it reaches."""
@@ -153,21 +171,21 @@ class Reading:
         return Root(None, None, may_train(said)) if said or self.module.shown_rows else None
 
     def inherited(self) -> Iterator[Root]:
-        """Methods of bases in other files that call what a class of this file overrides."""
+        """Methods of bases that call what a class of this file overrides."""
         for cls in self.module.classes.values():
             for kin in classes.lineage(self.world, cls)[1:]:
-                if kin.module is self.module:
-                    continue
                 for method in kin.methods.values():
                     if method.name in cls.methods or method.name == "__init__":
                         continue
-                    mine = method.words & cls.methods.keys()
+                    mine = method.words & cls.methods.keys() - {"__init__"}
                     if not mine:
                         continue
+                    if kin.module is self.module and not method.words & kin.methods.keys() & mine:
+                        continue  # followed for its own class already
                     words = method.words.union(*(cls.methods[name].words for name in mine))
                     said = self.judged_by(self.read(frozenset(words)))
                     if said:
-                        yield Root(method, cls, may_train(said))
+                        yield Root(method, cls, may_train(said), kin.module is self.module)
 
     def said_of(self, function: Function) -> int:
         """What is said where a function leads, if a rule could judge that; else 0."""
@@ -228,6 +246,8 @@ class Reading:
         said = 0
         for word in words:
             said |= said_by(word)
+        if words & self.evaluated:
+            said |= EVALUATES
         for word in words & self.taught.keys():
             said |= self.taught[word]
         return Mentions(said, words & self.names, words & self.imported_names)

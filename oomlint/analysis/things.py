@@ -127,7 +127,9 @@ def copied(value: Value, node: ast.Call) -> Value:
             key, cls=value.cls, attributes=dict(value.attributes), is_module=value.is_module
         )
     if isinstance(value, Unknown):
-        return Unknown(key, name=value.name, role=value.role, evidence=value.evidence)
+        found = Unknown(key, name=value.name, role=value.role, evidence=value.evidence)
+        found.made_of = (value,)
+        return found
     return value
 
 

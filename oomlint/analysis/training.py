@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from oomlint.analysis import classes
-from oomlint.analysis.following import decorated_mode
+from oomlint.analysis.following import decorated_contexts, decorated_mode
 from oomlint.analysis.knowledge import Role
 from oomlint.analysis.modules import Class
 from oomlint.analysis.roles import instance_role, owners_of, role_of
@@ -42,6 +42,9 @@ def forward(
         method = classes.find_method(world, model.cls, "forward")
         if method is not None and decorated_mode(world, method) is False:
             grad = False
+    contexts = list(world.contexts)
+    if isinstance(model, Instance) and model.cls is not None and method is not None:
+        world.contexts.extend(decorated_contexts(world, method))
     graph = grad is True and not frozen if grad is not None else None
     key = shortened(f"{model.key}({','.join(v.key for v in inputs)})@{node.lineno}:{world.marks}")
     output = Tensor(key, parents=tuple(inputs), graph=graph, barrier=True)
@@ -56,6 +59,7 @@ def forward(
         mode=grad,
         inputs_graph=any(has_graph(value) for value in inputs),
     )
+    world.contexts[:] = contexts
     event.detail["role"] = model.evidence if isinstance(model, (Unknown, Thing)) else None
     return output
 

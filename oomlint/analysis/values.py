@@ -130,6 +130,9 @@ class External(Value):
     """A module, function or class outside the project, by its qualified name."""
 
     qualified: str = ""
+    # What `functools.partial` gave it already.
+    given: tuple[Value, ...] = ()
+    named: dict[str, Value] = field(default_factory=dict)
 
 
 @dataclass(eq=False, slots=True)

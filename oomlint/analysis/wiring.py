@@ -19,6 +19,11 @@ LAYERS = re.compile(
     r"|\w*ReLU6?|ELU|GELU|SiLU|Sigmoid|Tanh|Softmax|Softplus|Hardswish|Identity|Flatten|Unflatten"
     r"|Dropout([123]d)?|(Adaptive)?(Max|Avg)Pool[123]d|Upsample|PixelShuffle|ZeroPad2d)"
 )
+# Networks of torchvision that have one way through them: no second head, nothing dropped.
+PLAIN_NETWORKS = re.compile(
+    r"torchvision\.models\.(\w+\.)?(resnet|resnext|wide_resnet|vgg|densenet|mobilenet_v|alexnet|mnasnet"
+    r"|shufflenet_v|squeezenet|regnet_|efficientnet_|convnext_|vit_)\w*"
+)
 HOLDERS = re.compile(r"torch\.nn\.(modules\.\w+\.)?(Sequential|ModuleList)")
 SEQUENCE = re.compile(r"torch\.nn\.(modules\.\w+\.)?Sequential")
 PARAMETER = re.compile(r"torch\.nn\.(parameter\.)?Parameter")
@@ -41,7 +46,7 @@ def is_whole(
     if depth > MAX_DEPTH or not isinstance(node, ast.Call):
         return False
     called = sites.qualified_name(module, node.func, function)
-    if LAYERS.fullmatch(called):
+    if LAYERS.fullmatch(called) or PLAIN_NETWORKS.fullmatch(called):
         return True
     if SEQUENCE.fullmatch(called):
         return not node.keywords and all(

@@ -36,6 +36,20 @@ def run_in_workers(model: Model) -> Iterator[tuple[Function, Loader]]:
                 yield from ((f, loader) for f in loaders.run_by_workers(module, function))
 
 
+def bound_device(module: Module, site: Site) -> Place | None:
+    """Where the device leads that `partial` gives the function that puts samples together."""
+    given = site.argument(0 if site.method == "to" else -1, "device")
+    if not isinstance(given, ast.Name) or site.function is None:
+        return None
+    for loader in loaders.loaders(module):
+        made = loader.given("collate_fn")
+        if loader.has_workers and isinstance(made, ast.Call) and site.function in collating(loader):
+            for keyword in made.keywords:
+                if keyword.arg == given.id:
+                    return placement.place(module, keyword.value, loader.site.function)
+    return None
+
+
 def inline(module: Module) -> Iterator[tuple[Site, Loader]]:
     """Moves in a lambda that puts samples together."""
     for loader in loaders.loaders(module):
@@ -78,7 +92,7 @@ def moves(module: Module, function: Function) -> Iterator[Site]:
     for site in sites.found_in(module, function.node, function):
         where = placement.destination(module, site) or placement.made_on(module, site)
         if where is Place.OPEN:
-            where = given_place(module, site)
+            where = given_place(module, site) or bound_device(module, site)
         if where is not Place.DEVICE or is_asked_for(module, site):
             continue
         if function.name != "__init__" or is_kept_for_fetching(module, site, function):
