@@ -105,7 +105,7 @@ def as_json(text: str, *options: str) -> dict[str, Any]:
         ("total += model(x).mean()", "gradients: off"),
         ("total += model(x).mean()", "`model`: a model, by its annotation or by how it is used"),
         ("thing.step()", "nothing says that `thing` is one (its role is not known)"),
-        ("y = x + 1", "`batches` is a generator: generators are not followed"),
+        ("y = x + 1", "`batches` is a generator: only those that make a backward are followed"),
         ("optimizer.zero_grad(True)", "`torch is None` (line 40) is true in no world"),
         ("total.cpu()", "a handler runs only where the body of its `try` (line 21)"),
         ("print(total)", "every way that was followed leaves it"),

@@ -140,7 +140,7 @@ def function_reasons(
         )
         return
     if function.is_generator:
-        yield f"`{name}` is a generator: generators are not followed"
+        yield f"`{name}` is a generator: only those that make a backward are followed"
         return
     refused = list(refusals(model.module, observation, function))
     yield from refused
@@ -193,7 +193,7 @@ def refusals(module: Module, observation: Observation, function: Function) -> It
 def refusal(module: Module, function: Function) -> str:
     """Why calls of a function are never worth following; empty where that depends on the call."""
     if function.is_generator:
-        return f"`{function.name}` is a generator, and generators are not followed"
+        return f"`{function.name}` is a generator, and only those that make a backward are followed"
     most = SMALL if function.module is module else SMALL_ELSEWHERE
     telling = function.words & (EVENT_NAMES | knowledge.MODE_WORDS)
     if telling or function.name in eventful_names(function.module) or function.size <= most:
