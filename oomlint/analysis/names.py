@@ -34,10 +34,10 @@ def global_name(world: World, module: Module, name: str) -> Value:
     if outside is not None:
         return External(outside, qualified=outside)
     found = find_global(world, module, name)
-    if isinstance(found, External) and (
-        classes.is_outside(found.qualified) or found.qualified in BUILTINS
-    ):
-        known[name] = found.qualified
+    # What `partial` bound belongs to it: the name of what is called is not all.
+    if isinstance(found, External) and not (found.given or found.named):
+        if classes.is_outside(found.qualified) or found.qualified in BUILTINS:
+            known[name] = found.qualified
     return found
 
 
