@@ -60,7 +60,7 @@ STEPS = [
         "gradients set to None by hand",
         FORWARD
         + "loss.backward()\noptimizer.step()\nfor p in model.parameters():\n    p.grad = None",
-        ["forward model", "backward", "step optimizer", "zero"],
+        ["forward model", "backward", "step optimizer", "zero model"],
     ),
     Step(
         "gradients zeroed by hand",
