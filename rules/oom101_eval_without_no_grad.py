@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from oomlint.analysis import Model, grad_mode
+from oomlint.analysis import Model, grad_mode, turning_off
 from oomlint.analysis import graphless as evaluation
 from oomlint.analysis.answers import finding, short
 from oomlint.rule import Claim, Finding, Rule, Severity
@@ -82,5 +82,5 @@ class EvalWithoutNoGrad(Rule):
             if region.kept:
                 message += f", and `{region.kept}` keeps every graph alive"
             yield finding(
-                model, self, region.node, message, evaluation.turn_off(model, region), region.path
+                model, self, region.node, message, turning_off.turn_off(model, region), region.path
             )

@@ -8,7 +8,7 @@ from textwrap import dedent, indent
 import pytest
 from stories import model_of
 
-from oomlint.analysis import graphless
+from oomlint.analysis import graphless, turning_off
 
 
 def regions(text: str) -> list[str]:
@@ -184,7 +184,7 @@ def test_how_gradients_are_turned_off(name: str) -> None:
     body, title = FIXES[name]
     model = model_of(function(body))
     (region,) = graphless.regions(model)
-    fix = graphless.turn_off(model, region)
+    fix = turning_off.turn_off(model, region)
     assert fix is not None
     assert fix.title == title
     text = model.source.text

@@ -102,7 +102,7 @@ def kept_on_object(module: Module, checkpoint: Checkpoint) -> Kept | None:
     parts = [part for part in ast.walk(module.tree) if isinstance(part, ast.Attribute)]
     name = checkpoint.name.removeprefix("self.")
     uses = [part for part in parts if part.attr == name]
-    if "." in name or any(module.function_of(part) is not function for part in uses):
+    if not uses or "." in name or any(module.function_of(part) is not function for part in uses):
         return None
     if any(isinstance(part.ctx, ast.Del) for part in uses) or is_dropped(module, uses):
         return None

@@ -131,9 +131,9 @@ AMP_SCALE_LOSS = re.compile(r"(apex\.)?amp\.scale_loss")
 AUTOCAST = re.compile(r"torch\.(\w+\.)*autocast(\.|$)|torch\.(cuda\.|cpu\.)?amp\.(\w+\.)*autocast")
 
 # Methods of a network, besides `forward`, that run it: of Lightning, timm, CLIP and their like.
+# Encoders of text are none: as the conditions of another network they are frozen.
 FORWARDING = frozenset(
-    "validation_step valid_step test_step forward_features encode_image encode_text"
-    " get_image_features get_text_features".split()
+    "validation_step valid_step test_step forward_features encode_image get_image_features".split()
 )
 
 # Methods of a tensor whose result has no graph.

@@ -28,6 +28,9 @@ SOURCES = re.compile(
     r"range\(|open\(|csv\.|reader|readlines|splitlines|json|iterrows|itertuples|\bf\b|\bfp\b|file\b|lines"
 )
 
+# Fewer objects than this cost a worker nothing that anybody would notice.
+MANY = 1000
+
 OPENED = re.compile(r"(in_?)?file|f|fp|fh|fin|f_in|handle|reader")
 
 FILE_NAMES = re.compile(r"path|file|glob|listdir|scandir|walk|url|dirs?\b", re.IGNORECASE)
@@ -139,8 +142,21 @@ def filled(functions: list[Function], name: str) -> ast.Assign | None:
     return None
 
 
+def is_short(loop: ast.comprehension | ast.For | None) -> bool:
+    """Whether a loop makes few objects: a row for each of ten classes."""
+    call = loop.iter if loop is not None else None
+    if not isinstance(call, ast.Call) or written(call.func) != "range":
+        return False
+    stops = [part.value for part in call.args[:2] if isinstance(part, ast.Constant)]
+    return len(stops) == len(call.args[:2]) and all(
+        isinstance(stop, int) and stop < MANY for stop in stops
+    )
+
+
 def is_small(element: ast.expr, loop: ast.comprehension | ast.For | None) -> bool:
     """Whether an element is a small object that is worth to be told; lists of files are not."""
+    if is_short(loop):
+        return False
     over = written(loop.iter) if loop is not None else ""
     text = written(element)
     if isinstance(element, ast.Dict):
@@ -154,6 +170,8 @@ def is_small(element: ast.expr, loop: ast.comprehension | ast.For | None) -> boo
     if isinstance(element, ast.Call):
         return written(element.func).rsplit(".", 1)[-1] in SMALL_CALLS
     if isinstance(element, ast.Name | ast.Subscript | ast.BinOp | ast.JoinedStr):
+        if any(is_block(part) for part in ast.walk(element)):
+            return False
         return bool(SOURCES.search(over)) or isinstance(element, ast.JoinedStr)
     return False
 
