@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 # `model.train()` switches the mode, whatever function `train` the file has.
 MODE_SWITCH = re.compile(r"\.\s*(?:train|eval)\(\s*(?:True|False|mode)?\s*\)")
 
+# Methods of unknown objects, and functions out of sight, that train by their names.
+TRAINS = re.compile(
+    r"\b(learn|fit|optimi[sz]e\w*|backprop\w*|(run_|do_)?train(ing)?(_(one_)?(epoch|step|batch|loop|"
+    r"model|iteration|iter|on_batch)s?)?"
+    r"|update_(policy|policies|param\w*|net\w*|actor|critic|weights|model))\s*\("
+)
+
 
 def turn_off(model: Model, region: Region) -> Fix | None:
     """A decorator on a function that only evaluates, else a `with` around the loop."""
@@ -66,8 +73,11 @@ def trains_inside(model: Model, function: Function) -> bool:
 
 
 def may_train(model: Model, code: str) -> bool:
-    """Whether the words of some code, or those of what they may call, mention a backward."""
-    words = frozenset(IDENTIFIER.findall(MODE_SWITCH.sub("", code)))
+    """Whether some code calls what trains by its name, or may come to a backward by its words."""
+    code = MODE_SWITCH.sub("", code)
+    if TRAINS.search(code):
+        return True
+    words = frozenset(IDENTIFIER.findall(code))
     reading = Reading(model.project, model.module)
     said, imports = reading.reach(reading.read(words))
     for name in sorted(imports):
