@@ -109,6 +109,16 @@ class InOneFunction:
         )
 
 
+@dataclass(frozen=True)
+class OutsideFunctions:
+    """A pattern in the code outside of all functions, that of classes included."""
+
+    pattern: TokenPattern
+
+    def search(self, code: bytes, /) -> object:
+        return self.pattern.search(functions_of(code)[-1])
+
+
 @lru_cache(maxsize=1)
 def functions_of(code: bytes) -> tuple[bytes, ...]:
     """The outermost functions and methods of a text, told by its lines, then all the rest of it.

@@ -9,6 +9,7 @@ from oomlint.analysis import Model, copies
 from oomlint.analysis.answers import finding
 from oomlint.analysis.import_tensors import is_large_on_device, is_script, kept_values
 from oomlint.rule import Claim, Finding, Rule, Severity
+from oomlint.token_patterns import AnyOf, OutsideFunctions
 
 MADE = "|".join(sorted({*copies.MAKERS, "load"})).encode()
 
@@ -58,14 +59,16 @@ class ModuleLevelDeviceTensor(Rule):
     name = "module-level-device-tensor"
     severity = Severity.WARNING
     tokens = ((".cuda(", ".to(", "device=", "load("), ("torch",))
-    # A tensor that is made in the first column, under a line there, or as a default.
-    token_pattern = re.compile(
-        rb"^(?:(?:if|else|try|class|with)\b[^\n]*:\s+)?\w+[^=\n(]*=(?!=)[^=]{0,120}?\b(?:"
-        + MADE
-        + rb")\(|\bdef \w+\([^)]*=[^)]{0,60}\b(?:"
-        + MADE
-        + rb")\(",
-        re.MULTILINE,
+    # A tensor that is made outside of all functions, or as a default.
+    token_pattern = AnyOf(
+        (
+            OutsideFunctions(
+                re.compile(
+                    rb"^[ \t]*\w+[^=\n(]*=(?!=)[^=]{0,120}?\b(?:" + MADE + rb")\(", re.MULTILINE
+                )
+            ),
+            re.compile(rb"\bdef \w+\([^)]*=[^)]{0,60}\b(?:" + MADE + rb")\("),
+        )
     )
     texts = ("cuda",)
     claims = (Claim.BYTES_FALL,)

@@ -24,10 +24,7 @@ STARTS = re.compile(r"(\w+\.)*(parse_args|main|run|train|fit|launch|app)")
 
 
 def kept_values(body: list[ast.stmt]) -> Iterator[ast.expr]:
-    """What names, class attributes and defaults hold as soon as a module is imported.
-
-    Of a block, only its first statement: the gate can tell no more from the text.
-    """
+    """What names, class attributes and defaults hold as soon as a module is imported."""
     for statement in body:
         if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
             yield statement.value
@@ -35,9 +32,9 @@ def kept_values(body: list[ast.stmt]) -> Iterator[ast.expr]:
             defaults = [*statement.args.defaults, *statement.args.kw_defaults]
             yield from (default for default in defaults if default is not None)
         elif isinstance(statement, ast.ClassDef | ast.With | ast.Try):
-            yield from kept_values(statement.body[:1])
+            yield from kept_values(statement.body)
         elif isinstance(statement, ast.If) and not is_guard(statement):
-            yield from kept_values([*statement.body[:1], *statement.orelse[:1]])
+            yield from kept_values([*statement.body, *statement.orelse])
 
 
 def is_guard(statement: ast.If) -> bool:
@@ -127,6 +124,4 @@ def is_script(module: Module) -> bool:
             site = sites.site_of(module, value, None)
             if site.method in ("print", "show", "backward") or cadence.is_update(site):
                 return True
-    return not any(
-        isinstance(s, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) for s in body
-    )
+    return not (module.functions or module.classes)
