@@ -60,7 +60,8 @@ class BackwardInAutocast(Rule):
     ```
 
     ## Fix safety
-    Safe: the gradients of torch's own operators stay bit for bit the same.
+    Unsafe: the gradients of torch's own operators stay bit for bit the same, those of custom
+    functions and of compiled models may change, which is what it is for.
 
     ## Measured
     None in eager mode: gradients, memory and time are the same, which is why this is advice and off
@@ -110,7 +111,7 @@ def remedy(model: Model, event: Event) -> Fix | None:
         found = behind_block(model, statement(event))
     except edits.NoFix:
         return None
-    return make_fix("Move the backward behind the autocast block", found, Safety.SAFE)
+    return make_fix("Move the backward behind the autocast block", found, Safety.UNSAFE)
 
 
 def behind_block(model: Model, first: ast.stmt) -> list[Edit]:

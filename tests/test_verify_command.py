@@ -112,6 +112,15 @@ def test_nothing_to_measure_is_said_and_is_no_failure(tmp_path: Path) -> None:
         assert (other.returncode, "nothing to measure" in other.stdout) == (0, True)
 
 
+def test_a_rule_that_is_named_is_measured_even_if_it_is_off() -> None:
+    script = ROOT / "fixtures" / "oom902_device_copy_after_creation" / "run.py"
+    unasked = verify(script)
+    assert "no findings" in unasked.stdout
+    asked = verify("--only", "OOM902", script)
+    assert "OOM902" in asked.stdout
+    assert asked.returncode == 0, asked.stdout
+
+
 TWO_KEEPERS = """
 import torch
 from torch import nn

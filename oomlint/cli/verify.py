@@ -33,6 +33,7 @@ from oomlint.cli.runs import (
 )
 from oomlint.cli.written import html_option, refuse_to_overwrite, write_file, write_page
 from oomlint.errors import OomlintError
+from oomlint.settings import Layer
 
 
 @click.command(context_settings=PASSED_ON)
@@ -129,6 +130,9 @@ def verify(
         ranks=given["ranks"],
     )
     only = codes(given["only"])
+    # Who names a rule wants it measured, whether the settings select it or not.
+    named = Layer("--only", extend_select=only)
+    settings = replace(settings, layers=(*settings.layers, named))
     with progress(given["quiet"], given["verbose"]) as watch:
         report = verify_file(
             asked.file,
