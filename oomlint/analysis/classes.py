@@ -53,7 +53,7 @@ def resolve_class(world: World, module: Module, base: ast.expr) -> Class | None:
     if head not in module.imports:
         return None
     target = module.imports[head] + (f".{rest}" if rest else "")
-    if target.split(".")[0] in OUTSIDE:
+    if is_outside(target):
         return None
     found = world.project.find(target, module)
     return found if isinstance(found, Class) else None

@@ -380,7 +380,7 @@ def name_is_eventful(world: World, module: Module, name: str) -> bool:
     taught = world.project.taught_words
     if name in taught or name in eventful_names(module, taught):
         return True
-    if name not in module.imports or module.imports[name].split(".")[0] in classes.OUTSIDE:
+    if name not in module.imports or classes.is_outside(module.imports[name]):
         return False
     found = world.project.find(module.imports[name], module)
     return isinstance(found, Function) and found.name in eventful_names(found.module, taught)

@@ -312,7 +312,7 @@ def freezes_what_it_makes(world: World, found: Definition) -> bool:
 def makers(model: Model) -> Iterator[Definition]:
     """The project's functions, classes and files that the file imports."""
     for target in dict.fromkeys(model.module.imports.values()):
-        if target.split(".")[0] in classes.OUTSIDE:
+        if classes.is_outside(target):
             continue
         found = model.project.find(target, model.module)
         if found is not None:

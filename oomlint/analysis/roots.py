@@ -261,7 +261,7 @@ class Reading:
     def said_by_target(self, name: str) -> int:
         """What the function says that an import leads to, with what its other importers learnt."""
         target = self.module.imports.get(name, "")
-        if target.split(".")[0] in classes.OUTSIDE:
+        if classes.is_outside(target):
             return 0
         place = (tuple(self.project.bases(self.module)), target)
         learnt = LEARNT.get(place) if not self.taught else None
