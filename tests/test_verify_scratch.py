@@ -9,7 +9,8 @@ import torch
 
 from oomlint.verify import partial_sums
 from oomlint.verify.profiles import PROFILES
-from oomlint.verify.scratch import scratch, sums_of
+from oomlint.verify.reducing import sums_of
+from oomlint.verify.scratch import scratch
 
 aten: Any = torch.ops.aten
 # Shape, dtype, reduced dimension (None: all), and what the allocator was asked for in all.
@@ -57,8 +58,9 @@ def test_fewer_processors_split_less() -> None:
         ((4, 5, 6), [-1], (20, 6, True)),
         ((4, 1, 6), [1, 2], (4, 6, True)),
         ((4, 5, 6), [], (1, 120, True)),
-        ((4, 5, 6), [1], None),  # neither first nor last
-        ((4, 5, 6), [0, 2], None),
+        ((4, 5, 6), [1], (24, 5, False)),
+        ((4, 5, 6), [0, 2], (5, 24, True)),
+        ((4, 1, 6), [1], None),  # nothing to add
     ],
 )
 def test_reduced_dimensions_are_joined(
@@ -71,3 +73,37 @@ def test_reduced_dimensions_are_joined(
 def test_other_operators_take_nothing() -> None:
     tensor = torch.empty(4096, 4096, device="meta")
     assert scratch(aten.relu.default, (tensor,), tensor, PROFILES["H100"]) == ()
+
+
+def on_meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+# What runs, and the bytes that the CUDA build asked for beside inputs and outputs.
+OTHERS = [
+    (aten.max.default, (on_meta(1024, 1024),), 516),
+    (aten.argmax.default, (on_meta(1024, 1024),), 2052),
+    (aten.max.dim, (on_meta(1024, 1024), 0), 33554464),
+    (aten.std.correction, (on_meta(1024, 1024),), 2052),
+    (aten.var_mean.correction, (on_meta(1024, 1024), [0]), 33554464),
+    (aten.any.default, (on_meta(1024, 1024, dtype=torch.bool),), 132),
+    (aten.sum.dim_IntList, (on_meta(64, 48, 1000), [0]), 0),
+    (aten.count_nonzero.dim_IntList, (on_meta(1024, 1024), []), 9438212),
+    (aten.topk.default, (on_meta(1024, 1024), 10), 1602815),
+    (aten.topk.default, (on_meta(8, 50257), 50), 217631),
+    (aten.topk.default, (on_meta(64, 1000), 5), 0),
+    (aten.median.default, (on_meta(1024, 1024),), 33763839),
+    (aten.randperm.default, (1024,), 16385),
+    (aten.randperm.default, (1 << 20,), 42189311),
+    (aten.multinomial.default, (on_meta(64, 5000), 500, True), 3840000),
+    (aten.mse_loss.default, (on_meta(512, 700), on_meta(512, 700)), 1433780),
+    (aten.roll.default, (on_meta(1024, 1024), [2, 3], [0, 1]), 4194304),
+    (aten.im2col.default, (on_meta(2, 16, 64, 64), [3, 3], [1, 1], [1, 1], [1, 1]), 524288),
+]
+
+
+@pytest.mark.parametrize(("func", "args", "taken"), OTHERS)
+def test_an_operator_takes_what_cuda_took(func: Any, args: Any, taken: int) -> None:
+    named = {} if any(isinstance(one, torch.Tensor) for one in args) else {"device": "meta"}
+    result = func(*args, **named)
+    assert sum(scratch(func, args, result, PROFILES["H100"])) == taken

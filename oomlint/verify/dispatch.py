@@ -28,6 +28,7 @@ from oomlint.verify.variants import VARIANTS
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
+NON_FUNCTIONAL = torch._C.DispatchKey.CompositeExplicitAutogradNonFunctional
 HOST_IS_FULL = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes")
 LOWER = (torch.float16, torch.bfloat16)
 aten: Any = torch.ops.aten
@@ -110,6 +111,9 @@ PLAIN = re.compile(
     r"aten::(_?(to_)?copy|clone|contiguous|lift\w*|detach\w*|fill|zero|.*_like|new_.*|empty.*|zeros|ones"
     r"|full|rand\w*|arange|eye|linspace|scalar_tensor|item|equal|is_\w+|size|stride|numel|convolution\w*|_pack_padded_sequence)_?$"
 )
+
+# Of those with a kernel for any device that writes into its arguments, the ones that hold more.
+TAKING_MORE = frozenset({"aten::_trilinear", "aten::logsumexp.out"})
 
 
 class Sight:
@@ -327,4 +331,6 @@ def parts_of(func: Any) -> Any:
         return None
     if has(name, "CompositeExplicitAutograd"):
         return lambda *args, **kwargs: func._op_dk(EXPLICIT, *args, **kwargs)
+    if name in TAKING_MORE:
+        return lambda *args, **kwargs: func._op_dk(NON_FUNCTIONAL, *args, **kwargs)
     return None

@@ -251,7 +251,11 @@ def patch_constructors(device: Device) -> None:
     for kind in ("empty", "zeros", "ones", "full"):
         setattr(base, f"new_{kind}", placing(getattr(base, f"new_{kind}")))
     for kind in ("empty", "zeros", "ones", "full", "rand", "randn", "randint"):
-        setattr(module, f"{kind}_like", placing(getattr(torch, f"{kind}_like")))
+        original = getattr(torch, f"{kind}_like")
+        replaced = placing(original)
+        if id(original) in scripted:
+            scripted[id(replaced)] = scripted[id(original)]
+        setattr(module, f"{kind}_like", replaced)
 
 
 def patch_storages(device: Device) -> None:

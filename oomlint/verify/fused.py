@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from oomlint.verify import extrema
 from oomlint.verify.attending import attend, composed, transformed
 from oomlint.verify.attention import HALVES
 from oomlint.verify.device import Device, on_device, tensors_in
@@ -34,13 +35,14 @@ def install(device: Device) -> tuple[torch.library.Library, dict[Any, Callable[.
         warnings.simplefilter("ignore")
         for operator, kernel in kernels.items():
             library.impl(operator.name().removeprefix("aten::"), kernel, "AutogradCPU")
+    extrema.install(library)
     return library, kernels
 
 
 # Composed operators that make tensors from nothing for their result.
 MAKING = (
     *("one_hot", "combinations", "cov", "vander", "_pad_circular", "pad"),
-    *("ctc_loss.IntList", "ctc_loss.Tensor"),
+    *("ctc_loss.IntList", "ctc_loss.Tensor", "quantile.scalar", "nanquantile.scalar"),
 )
 
 

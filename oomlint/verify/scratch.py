@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from itertools import groupby
 from typing import Any
 
 import torch
 
-from oomlint.verify import partial_sums, sorting
+from oomlint.verify import selecting, sorting
 from oomlint.verify.copies import CONTIGUOUS, FACTORS, contiguous, factors, size
-from oomlint.verify.partial_sums import Sums
 from oomlint.verify.profiles import Profile
+from oomlint.verify.reducing import HALVES, KINDS, by_reduction, counted, summed
 
 aten: Any = torch.ops.aten
 FORWARD = aten.convolution.default
@@ -63,20 +62,6 @@ def by_softmax(func: Any, args: Any, result: Any, profile: Profile) -> tuple[int
     return (product,) if as_read else (product, product)  # and a copy
 
 
-def by_reduction(func: Any, args: Any, result: Any, profile: Profile) -> tuple[int, ...]:
-    place = REDUCTIONS[func]
-    sums = sums_of(args[0], args[place] if len(args) > place else None)
-    parts = () if sums is None else partial_sums.scratch(sums, profile.processors, profile.threads)
-    return parts if result is None else (*converted(args[0], result), *parts)
-
-
-def converted(given: torch.Tensor, made: torch.Tensor) -> tuple[int, ...]:
-    """Bytes of a copy in the result's dtype, which only sums of halves do without."""
-    if given.dtype is made.dtype or (given.dtype in HALVES and made.dtype is torch.float32):
-        return ()
-    return (given.numel() * made.element_size(),)
-
-
 def by_groups(func: Any, args: Any, result: Any, profile: Profile) -> tuple[int, ...]:
     """Factors of each channel that `group_norm` reads its input with."""
     if func is aten.native_group_norm.default:
@@ -92,6 +77,50 @@ def by_groups(func: Any, args: Any, result: Any, profile: Profile) -> tuple[int,
 
 def by_embedding(func: Any, args: Any, result: Any, profile: Profile) -> tuple[int, ...]:
     return (*contiguous(func, args), *sorting.embedding(args, result))
+
+
+def by_bags(func: Any, args: Any, result: Any, profile: Profile) -> tuple[int, ...]:
+    return () if args[8] == LARGEST_OF_BAG else sorting.bags(args)
+
+
+def by_loss(func: Any, args: Any, result: Any, profile: Profile) -> tuple[int, ...]:
+    """A loss of each value, before they are added up or averaged."""
+    given, target, *rest = args
+    reduction = rest[0] if rest else 1
+    if not reduction:
+        return ()
+    count = math.prod(torch.broadcast_shapes(given.shape, target.shape))
+    width = given.element_size()
+    return count * width, *summed(count, width, profile)
+
+
+def by_scatter(func: Any, args: Any, result: Any, profile: Profile) -> tuple[int, ...]:
+    """Averages count what each place gets: the counts, the ones, and which counts are zero."""
+    given, source, how = args[0], args[3], args[4]
+    if how != "mean":
+        return ()
+    compared = given.numel() if func is SCATTER else 0
+    return size(given), source.numel() * given.element_size(), compared
+
+
+def by_roll(func: Any, args: Any, result: Any, profile: Profile) -> tuple[int, ...]:
+    """One dimension after the other, each into a new tensor."""
+    return (size(args[0]),) if len(args) > 2 and len(args[2]) > 1 else ()
+
+
+def by_distance(func: Any, args: Any, result: Any, profile: Profile) -> tuple[int, ...]:
+    """Each pair's share of the gradient."""
+    one, other, distances = args[1], args[2], args[4]
+    pairs = distances.numel() * one.shape[-1]
+    copies = tuple(size(t) for t in (one, other) if not t.is_contiguous())
+    return *copies, pairs * one.element_size()
+
+
+def by_unfold(func: Any, args: Any, result: Any, profile: Profile) -> tuple[int, ...]:
+    """`im2col` first makes its result as large as what it is given."""
+    given = args[0]
+    copies = () if given.is_contiguous() else (size(given),)
+    return (*copies, size(given)) if size(result) > size(given) else copies
 
 
 def columns(func: Any, args: Any, result: Any) -> int:
@@ -115,33 +144,6 @@ def columns(func: Any, args: Any, result: Any) -> int:
     return int(width * weight.shape[1] * kernel * math.prod(made.shape[2:]))
 
 
-def sums_of(tensor: torch.Tensor, dims: Any) -> Sums | None:
-    """What a reduction adds up, where it is over the first or the last dimensions, or over all."""
-    if not tensor.is_contiguous() or not tensor.is_floating_point() or not tensor.numel():
-        return None
-    rank = tensor.dim()
-    chosen = range(rank) if not dims and dims != 0 else dims if isinstance(dims, list) else [dims]
-    reduced = {dim % rank for dim in chosen} if rank else set()
-    sizes = [(place in reduced, size) for place, size in enumerate(tensor.shape) if size > 1]
-    runs = [(key, math.prod(s for _, s in group)) for key, group in groupby(sizes, lambda e: e[0])]
-    if len(runs) > 2 or not any(key for key, _ in runs):
-        return None
-    inputs = math.prod(size for key, size in runs if key)
-    width = tensor.element_size()
-    return Sums(tensor.numel() // inputs, inputs, runs[-1][0], width, max(width, 4))
-
-
-HALVES = (torch.float16, torch.bfloat16)
-# Where their dimensions stand among the arguments.
-REDUCTIONS = {
-    aten.sum.default: 9,
-    aten.sum.dim_IntList: 1,
-    aten.mean.default: 9,
-    aten.mean.dim: 1,
-    aten.linalg_vector_norm.default: 2,
-}
-
-
 def multiplies(func: Any) -> bool:
     """Whether an operator asks cuBLAS, or does so where cuDNN is off."""
     if func in (FORWARD, BACKWARD):
@@ -161,20 +163,33 @@ BLAS = frozenset(
         aten.dot.default,
     }
 )
+SCATTER = aten.scatter_reduce.two
+LARGEST_OF_BAG = 2  # the mode of bags that sums nothing
 Taken = Callable[[Any, Any, Any, Profile], tuple[int, ...]]
 TAKEN: dict[Any, Taken] = {
     **dict.fromkeys(CONTIGUOUS, lambda func, args, *_: contiguous(func, args)),
     **dict.fromkeys(FACTORS, lambda func, args, *_: factors(func, args)),
-    **dict.fromkeys(REDUCTIONS, by_reduction),
+    **dict.fromkeys(KINDS, by_reduction),
+    aten.count_nonzero.dim_IntList: counted,
     FORWARD: by_convolution,
     BACKWARD: by_convolution,
     SOFTMAX_BACKWARD: by_softmax,
     aten.native_group_norm.default: by_groups,
     aten.native_group_norm_backward.default: by_groups,
     aten.embedding_dense_backward.default: by_embedding,
-    aten._embedding_bag_backward.default: lambda _, args, *__: sorting.bags(args),
+    aten._embedding_bag_backward.default: by_bags,
+    **dict.fromkeys((aten.mse_loss.default, aten.huber_loss.default), by_loss),
+    aten.smooth_l1_loss.default: by_loss,
+    **dict.fromkeys((SCATTER, aten.index_reduce.default), by_scatter),
+    aten.roll.default: by_roll,
+    aten._cdist_backward.default: by_distance,
+    aten.im2col.default: by_unfold,
+    aten.normal.Tensor_float: lambda _, __, result, *___: (size(result),),
+    aten.topk.default: selecting.topk,
+    **dict.fromkeys((aten.median.default, aten.nanmedian.default), selecting.median),
+    **dict.fromkeys((aten.randperm.default, aten.randperm.generator), selecting.randperm),
     aten._ctc_loss_backward.default: lambda _, args, *__: (size(args[6]),),
     aten._ctc_loss_backward.Tensor: lambda _, args, *__: (size(args[6]),),
-    aten.multinomial.default: lambda _, args, *__: (size(args[0]),),
+    aten.multinomial.default: selecting.multinomial,
     aten._index_put_impl_.default: lambda _, args, *__: sorting.added_by_index(args),
 }

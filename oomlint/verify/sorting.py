@@ -50,7 +50,8 @@ def embedding(args: Any, result: torch.Tensor) -> tuple[int, ...]:
     count = indices.numel()
     if count <= FEW and not scaled:
         return ()
-    return by_segment(count, lines, grad.shape[-1], max(4, result.element_size()))
+    frequencies = (INDEX * count, 2 * INDEX) if scaled else ()
+    return *frequencies, *by_segment(count, lines, grad.shape[-1], max(4, result.element_size()))
 
 
 def by_segment(count: int, lines: int, width: int, partial: int) -> tuple[int, ...]:
