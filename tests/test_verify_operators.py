@@ -185,6 +185,67 @@ CASES = {
         "backward(m(x))",
         6520104,
     ),
+    "a recurrent layer that projects": (
+        "x = values(20, 8, 16); m = nn.LSTM(16, 32, 2, proj_size=8).cuda()",
+        "backward(m(x))",
+        607744,
+    ),
+    "packed sequences": (
+        (
+            "x = values(20, 8, 16); m = nn.GRU(16, 32, bidirectional=True).cuda(); "
+            "k = torch.tensor([20, 20, 17, 12, 12, 9, 5, 1])"
+        ),
+        "backward(m(nn.utils.rnn.pack_padded_sequence(x, k))[0].data)",
+        382208,
+    ),
+    "a cell step by step, in halves": (
+        "x = values(20, 8, 16); m = nn.LSTMCell(16, 32).cuda()",
+        (
+            "with torch.autocast('cuda', bfloat16):\n    s = None\n"
+            "    for one in x.unbind(0): s = m(one, s)\nbackward(s)"
+        ),
+        181504,
+    ),
+    "a largest value and its gradient": (
+        "x = values(300, 700)",
+        "backward(x.max())",
+        2100229,
+    ),
+    "quantiles": (
+        "x = values(300, 70)",
+        "backward(x.quantile(0.3, dim=0))",
+        421400,
+    ),
+    "bags of words": (
+        "x = indices(500, 64, 32); m = nn.EmbeddingBag(500, 16, mode='sum').cuda()",
+        "backward(m(x))",
+        165456,
+    ),
+    "bags of words, their largest": (
+        "x = indices(500, 64, 32); m = nn.EmbeddingBag(500, 16, mode='max').cuda()",
+        "backward(m(x))",
+        65792,
+    ),
+    "two inputs at once": (
+        "x = values(64, 32); y = values(64, 48); m = nn.Bilinear(32, 48, 20).cuda()",
+        "backward(m(x, y))",
+        419920,
+    ),
+    "distances of few points": (
+        "x = values(4, 20, 16); y = values(4, 20, 16)",
+        "backward(torch.cdist(x, y))",
+        138240,
+    ),
+    "averages by place": (
+        "x = values(900, 64); k = indices(10, 900)",
+        "backward(values(10, 64).scatter_reduce(0, k[:, None].expand(-1, 64), x, 'mean'))",
+        704000,
+    ),
+    "the logarithm of a sum over lines": (
+        "x = values(1024, 256)",
+        "x.logsumexp(0)",
+        3147784,
+    ),
 }
 PROGRAM = """
 import gc, json, sys

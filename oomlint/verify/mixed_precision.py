@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -117,6 +118,27 @@ def cast(value: Any, dtype: torch.dtype) -> Any:
     return value
 
 
+def cast_once(value: Any, dtype: torch.dtype) -> Any:
+    """The same to a lower precision: what is cast of a parameter is kept until autocast ends."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(cast_once(item, dtype) for item in value)
+    if not (isinstance(value, torch.Tensor) and is_kept(value) and dtype in LOWER):
+        return cast(value, dtype)
+    known = casts.get(id(value))
+    if known is None or known[0]() is not value or known[1].dtype is not dtype:
+        known = casts[id(value)] = weakref.ref(value), value.to(dtype)
+    return known[1]
+
+
+def is_kept(value: torch.Tensor) -> bool:
+    """By `cached_cast` of torch's `autocast_mode.cpp`."""
+    leaf = value.is_leaf and value.requires_grad and not value._is_view()
+    return leaf and value.dtype is torch.float32 and torch.is_autocast_cache_enabled()
+
+
+casts: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
+
+
 def eligible(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and (
         value.dtype is torch.float32 or value.dtype in LOWER
@@ -179,7 +201,7 @@ def lowered(operator: Any) -> Kernel:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         dtype = torch.get_autocast_dtype("cuda" if chosen.on_cuda else "cpu")
         with without_autocast():
-            return operator(*cast(args, dtype), **kwargs)
+            return operator(*cast_once(args, dtype), **kwargs)
 
     return kernel
 
@@ -214,7 +236,14 @@ def patch_switches() -> None:
         setattr(chosen, device_type, dtype)
         set_dtype("cpu", dtype)
 
+    clear = torch.clear_autocast_cache
+
+    def clear_autocast_cache() -> None:
+        casts.clear()
+        clear()
+
     base_dtype = torch.get_autocast_dtype
+    module.clear_autocast_cache = clear_autocast_cache
     module.is_autocast_enabled = is_autocast_enabled
     module.set_autocast_enabled = set_autocast_enabled
     module.get_autocast_dtype = get_autocast_dtype
