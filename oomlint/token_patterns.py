@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
-# Behind the end of a line, which is found much faster than the start of one.
-DEFINITION = re.compile(rb"\n([ \t]*)(?:async[ \t]+)?def[ \t]")
+# Lines that begin a block: behind the end of a line, which is found much faster than the start of
+# one, and without a group, which would cost as much as the rest.
+DEFINITION = re.compile(rb"\n[ \t]*(?:def|async[ \t]+def)[ \t]")
+LOOP = re.compile(rb"\n[ \t]*(?:for|while|async[ \t]+for)\b")
+HANDLER = re.compile(rb"\n[ \t]*except\b")
+CLASS = re.compile(rb"\n[ \t]*class[ \t]")
+# How no line inside of brackets begins.
+STARTING = re.compile(
+    rb"def[ \t]|class[ \t]|async[ \t]|@[^\n]*\n[ \t]*(?:def\b|class\b|async\b|@\w)"
+)
 
 
 class TokenPattern(Protocol):
@@ -28,16 +37,18 @@ class Lines:
     pattern: re.Pattern[bytes]
 
     def search(self, code: bytes, /) -> object:
-        for word in self.words:
-            place = code.find(word)
-            while place >= 0:
-                end = code.find(b"\n", place)
-                end = end if end >= 0 else len(code)
-                found = self.pattern.search(code[code.rfind(b"\n", 0, place) + 1 : end])
-                if found:
-                    return found
-                place = code.find(word, end)
-        return None
+        return any(self.pattern.search(line) for line in lines_with(self.words, code))
+
+
+def lines_with(words: tuple[bytes, ...], code: bytes) -> Iterator[bytes]:
+    """The lines that hold a word, those of the first word first."""
+    for word in words:
+        place = code.find(word)
+        while place >= 0:
+            end = code.find(b"\n", place)
+            end = end if end >= 0 else len(code)
+            yield code[code.rfind(b"\n", 0, place) + 1 : end]
+            place = code.find(word, end)
 
 
 @dataclass(frozen=True)
@@ -48,16 +59,6 @@ class AnyOf:
 
     def search(self, code: bytes, /) -> object:
         return any(pattern.search(code) for pattern in self.patterns)
-
-
-# Code that can name `torch.utils.checkpoint.checkpoint`.
-CHECKPOINTING = AnyOf(
-    (
-        re.compile(rb"utils\.checkpoint\b"),
-        re.compile(rb"utils\s+import\b[^#;=]{0,400}?\bcheckpoint\b"),
-        re.compile(rb"checkpoint\.checkpoint"),
-    )
-)
 
 
 @dataclass(frozen=True)
@@ -71,14 +72,24 @@ class AllOf:
 
 
 @dataclass(frozen=True)
+class Words:
+    """One of some words, in whatever case they are written; given in lower case."""
+
+    words: tuple[bytes, ...]
+
+    def search(self, code: bytes, /) -> object:
+        small = code.lower()
+        return any(word in small for word in self.words)
+
+
+@dataclass(frozen=True)
 class Without:
     """None of some words, in whatever case they are written."""
 
     words: tuple[bytes, ...]
 
     def search(self, code: bytes, /) -> object:
-        small = code.lower()
-        return not any(word in small for word in self.words)
+        return not Words(self.words).search(code)
 
 
 @dataclass(frozen=True)
@@ -93,10 +104,63 @@ class Times:
 
 
 @dataclass(frozen=True)
+class Unless:
+    """A match on the lines with a word whose only group another pattern does not match.
+
+    A group that matched nothing counts.
+    """
+
+    words: tuple[bytes, ...]
+    pattern: re.Pattern[bytes]
+    excluded: re.Pattern[bytes]
+
+    def search(self, code: bytes, /) -> object:
+        return any(
+            not found or not self.excluded.search(found)
+            for line in lines_with(self.words, code)
+            for found in self.pattern.findall(line)
+        )
+
+
+@dataclass(frozen=True)
+class SameName:
+    """Two patterns whose only groups match the same name somewhere."""
+
+    one: re.Pattern[bytes]
+    other: re.Pattern[bytes]
+
+    def search(self, code: bytes, /) -> object:
+        names = set(self.one.findall(code))
+        return bool(names) and not names.isdisjoint(self.other.findall(code))
+
+
+@dataclass(frozen=True)
+class NamePlaced:
+    """A name, the only group of a pattern for the lines with a word, that also stands elsewhere.
+
+    `places` says where, with `NAME` in place of the name.
+    """
+
+    words: tuple[bytes, ...]
+    pattern: re.Pattern[bytes]
+    places: bytes
+
+    def search(self, code: bytes, /) -> object:
+        names = {n for line in lines_with(self.words, code) for n in self.pattern.findall(line)}
+        return any(placed(self.places, name).search(code) for name in names)
+
+
+@lru_cache(maxsize=1024)
+def placed(places: bytes, name: bytes) -> re.Pattern[bytes]:
+    return re.compile(places.replace(b"NAME", re.escape(name)))
+
+
+@dataclass(frozen=True)
 class InOneFunction:
     """All of several patterns inside of one function, or in the code outside of all of them.
 
-    Nested functions belong to the one around them. The patterns are asked in their order.
+    Nested functions belong to the one around them, decorators to the function below them. The
+    patterns are asked in their order; the first one is asked of the whole text before.
     """
 
     patterns: tuple[TokenPattern, ...]
@@ -107,6 +171,28 @@ class InOneFunction:
         return any(
             all(pattern.search(part) for pattern in self.patterns) for part in functions_of(code)
         )
+
+
+@dataclass(frozen=True)
+class InOneBlock:
+    """All of several patterns in one block that such a line begins, this line included.
+
+    Blocks inside of a block belong to it.
+    """
+
+    head: re.Pattern[bytes]
+    patterns: tuple[TokenPattern, ...]
+
+    def search(self, code: bytes, /) -> object:
+        if not self.patterns[0].search(code):
+            return False
+        code, end = b"\n" + code, 0
+        while match := self.head.search(code, end):
+            end = end_of(code, match)
+            block = code[match.start() : end]
+            if all(pattern.search(block) for pattern in self.patterns):
+                return True
+        return False
 
 
 @dataclass(frozen=True)
@@ -129,17 +215,52 @@ def functions_of(code: bytes) -> tuple[bytes, ...]:
     others: list[bytes] = []
     code = b"\n" + code
     end = 0
-    for match in DEFINITION.finditer(code):
-        if match.start() < end:
-            continue
-        others.append(code[end : match.start()])
-        after = behind(len(match[1])).search(code, match.end())
-        end = after.start() if after else len(code)
-        functions.append(code[match.start() : end])
+    while match := DEFINITION.search(code, end):
+        start = decorated(code, end, match)
+        others.append(code[end:start])
+        end = end_of(code, match)
+        functions.append(code[start:end])
     return (*functions, b"".join((*others, code[end:])))
 
 
+def decorated(code: bytes, begin: int, match: re.Match[bytes]) -> int:
+    """Where the decorators of a definition begin, if there are any behind `begin`."""
+    start, indent = match.start(), indentation(match)
+    head = b"\n" + match[0][1 : indent + 1] + b"@"
+    while (place := code.rfind(head, begin, start)) >= 0:
+        if behind(indent).search(code, place + len(head), start):
+            break
+        start = place
+    return start
+
+
+def indentation(match: re.Match[bytes]) -> int:
+    """How far the line is indented that a match begins at the end of the line above."""
+    return len(match[0]) - len(match[0].lstrip()) - 1
+
+
+def end_of(code: bytes, match: re.Match[bytes]) -> int:
+    """Where the block ends that a matched line begins."""
+    begin, place, opened = match.start(), match.end(), 0
+    pattern = behind(indentation(match))
+    while after := pattern.search(code, place):
+        end, place = after.start(), after.end()
+        if STARTING.match(code, place - 1):
+            return end
+        opened += depth(code, begin, end)
+        begin = end
+        if opened <= 0 and code[end - 1 : end] != b"\\":
+            return end
+    return len(code)
+
+
+def depth(code: bytes, start: int, end: int) -> int:
+    """How many brackets are opened between two places and not closed there."""
+    opened = sum(code.count(bracket, start, end) for bracket in (b"(", b"[", b"{"))
+    return opened - sum(code.count(bracket, start, end) for bracket in (b")", b"]", b"}"))
+
+
 @lru_cache(maxsize=64)
-def behind(indentation: int) -> re.Pattern[bytes]:
-    """A line that no longer belongs to a function which is indented so far."""
-    return re.compile(rb"\n[ \t]{0,%d}[^\s)\]}\\]" % indentation)
+def behind(indent: int) -> re.Pattern[bytes]:
+    """A line that no longer belongs to a block whose first line is indented so far."""
+    return re.compile(rb"\n(?![ \t]{%d})[ \t]*[^\s)\]}\\]" % (indent + 1))

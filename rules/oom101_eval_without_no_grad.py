@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from oomlint.analysis import Model, grad_mode, turning_off
 from oomlint.analysis import graphless as evaluation
 from oomlint.analysis.answers import finding, short
 from oomlint.rule import Claim, Finding, Rule, Severity
+from oomlint.token_patterns import AnyOf
 
 
 class EvalWithoutNoGrad(Rule):
@@ -63,13 +65,19 @@ class EvalWithoutNoGrad(Rule):
     tokens = (
         ("torch", "lightning", "accelerate"),
         (
-            ".eval()",
-            ".train(False",
-            ".train(mode=False",
+            ".eval(",
+            ".train(",
             "env.step",
             "envs.step",
             "environment.step",
         ),
+    )
+    token_pattern = AnyOf(
+        (
+            re.compile(rb"\.eval\(\s*\)"),
+            re.compile(rb"\.train\(\s*(?:mode\s*=\s*)?False"),
+            re.compile(rb"env(?:s|ironment)?\.step"),
+        )
     )
     claims = (Claim.PEAK_FALLS, Claim.GROWTH_STOPS)
 

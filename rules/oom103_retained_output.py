@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from oomlint.analysis import Model, rollouts
@@ -9,9 +10,13 @@ from oomlint.analysis import outputs as kept
 from oomlint.analysis.answers import finding
 from oomlint.analysis.retention import WALKED_BY_FRAMEWORK, detach, says_training
 from oomlint.rule import Claim, Finding, Rule, Severity
+from oomlint.signs import TAKES_STEPS
+from oomlint.token_patterns import AllOf, AnyOf
 
 # An environment, or the log-probability of an action.
 ROLLOUT = ("env", "gym", "simulator", ".log_prob(")
+# The same as names of code, where `os.environ` is none.
+ROLLOUTS = re.compile(rb"env(?:s|ironments?)?(?![a-z])|gym|simulator|\.log_prob\(", re.IGNORECASE)
 
 
 class RetainedOutput(Rule):
@@ -76,6 +81,7 @@ class RetainedOutput(Rule):
         ("backward(", ".detach(", *WALKED_BY_FRAMEWORK),
         ("step", *WALKED_BY_FRAMEWORK),
     )
+    token_pattern = AnyOf((TAKES_STEPS, AllOf((re.compile(rb"\.detach\("), ROLLOUTS))))
     claims = (Claim.NODES_STOP, Claim.GROWTH_STOPS)
 
     def check(self, model: Model) -> Iterator[Finding]:

@@ -8,16 +8,51 @@ from collections.abc import Iterator
 from oomlint.analysis import Model, collecting, predictions
 from oomlint.analysis.answers import finding, short
 from oomlint.rule import Claim, Finding, Rule, Severity
-from oomlint.token_patterns import AnyOf, Lines
-
-# What a loop runs over may hold a text, or go on below its first line.
-OVER_DATA = re.compile(
-    rb"\bfor\b(?!.*\bin\b)|\bfor\b.*\bin\b.*(?:"
-    + collecting.DATA.pattern.encode()
-    + rb"|range\(\s*0\s*,|\"\"|[(\[{][^)\]}]*$|\\\s*$|\bin\s*$)"
+from oomlint.signs import loop_over
+from oomlint.token_patterns import (
+    LOOP,
+    AllOf,
+    AnyOf,
+    InOneBlock,
+    InOneFunction,
+    OutsideFunctions,
+    Words,
 )
-HOOK = re.compile(rb"\bdef\s+(?:" + collecting.HOOK.pattern.replace("$", r"\b").encode() + rb")")
-COMPUTE_METRICS = re.compile(rb"compute_metrics")
+
+DATA = collecting.DATA.pattern.encode() + rb"|range\(\s*0\s*,"
+COLLECTS = re.compile(rb"(?:append|extend)\(|\+=\s*\[|=[^=\n]*\b(?:cat|concat)\(")
+# What stands in brackets, other lists in it included.
+INSIDE = rb"(?:[^\[\]]|\[(?:[^\[\]]|\[[^\[\]]*\])*\])*?"
+# A loop over data that collects, or a list of calls for all of it.
+COLLECTION = AnyOf(
+    (
+        InOneBlock(LOOP, (loop_over(DATA), COLLECTS)),
+        re.compile(
+            rb"=[\s(\\]*\[(?="
+            + INSIDE
+            + rb"\()"
+            + INSIDE
+            + rb"\bfor\b"
+            + INSIDE
+            + rb"(?:"
+            + DATA
+            + rb"|\"\")"
+        ),
+    )
+)
+TO_THE_HOST = Words(tuple(map(str.encode, collecting.MOVING)))
+WITHOUT_GRAPH = Words(
+    (b"no_grad", b"nograd", b"inference_mode", b"inferencemode", b".detach(", b".generate(")
+)
+HOOK = re.compile(rb"def[ \t]+(?:" + collecting.HOOK.pattern.replace("$", r"\b").encode() + rb")")
+KEPT_BY_HOOK = re.compile(rb"\bself\b[^\n]*(?:(?:append|extend|cat|concat)\(|\+=\s*\[)")
+TRAINER = AllOf(
+    (
+        re.compile(rb"compute_metrics"),
+        re.compile(rb"TrainingArguments"),
+        re.compile(rb"transformers"),
+    )
+)
 
 
 class OutputsKeptOnGpu(Rule):
@@ -89,8 +124,15 @@ class OutputsKeptOnGpu(Rule):
         (".cpu(", ".numpy(", ".tolist(", "cpu", "numpy", "torch.save", "sklearn", "Trainer"),
         ("cuda", ".to(", "device", "ightning", "TrainingArguments"),
     )
-    # A loop or comprehension over data, a hook of a framework, or a Trainer with metrics.
-    token_pattern = AnyOf((Lines((b"for",), OVER_DATA), Lines((b"def",), HOOK), COMPUTE_METRICS))
+    # The same in a function, a script or a hook of a framework, or a Trainer with metrics.
+    token_pattern = AnyOf(
+        (
+            InOneFunction((WITHOUT_GRAPH, TO_THE_HOST, COLLECTION)),
+            OutsideFunctions(AllOf((WITHOUT_GRAPH, COLLECTION))),
+            InOneFunction((HOOK, KEPT_BY_HOOK)),
+            TRAINER,
+        )
+    )
     claims = (Claim.GROWTH_STOPS, Claim.PEAK_FALLS)
 
     def check(self, model: Model) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ from oomlint.analysis.modules import Module
 from oomlint.analysis.sites import Site, is_true
 from oomlint.analysis.walks import backwards, flag
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
+from oomlint.token_patterns import AnyOf
 
 
 class NeedlessRetainGraph(Rule):
@@ -65,7 +66,12 @@ class NeedlessRetainGraph(Rule):
     name = "needless-retain-graph"
     severity = Severity.WARNING
     tokens = (("backward",), ("True",), ("step",))
-    token_pattern = re.compile(rb"retain_graph\s*=\s*True\b|backward\s*\([^()]*,\s*True\b")
+    token_pattern = AnyOf(
+        (
+            re.compile(rb"retain_graph\s*=\s*True\b"),
+            re.compile(rb"backward\s*\([^()]*,\s*True\b"),
+        )
+    )
     claims = (Claim.PEAK_FALLS, Claim.BYTES_FALL)
 
     def check(self, model: Model) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ from oomlint.analysis.modules import Function, Module, written
 from oomlint.analysis.sites import Site, is_true, loops_around, sites
 from oomlint.analysis.walks import backwards, flag
 from oomlint.rule import Claim, Finding, Rule, Severity
+from oomlint.token_patterns import AnyOf
 
 
 class CreateGraphBackward(Rule):
@@ -57,7 +58,12 @@ class CreateGraphBackward(Rule):
     name = "create-graph-backward"
     severity = Severity.WARNING
     tokens = (("backward",), ("True",))
-    token_pattern = re.compile(rb"create_graph\s*=\s*True\b|backward\s*\([^()]*,[^()]*,\s*True\b")
+    token_pattern = AnyOf(
+        (
+            re.compile(rb"create_graph\s*=\s*True\b"),
+            re.compile(rb"backward\s*\([^()]*,[^()]*,\s*True\b"),
+        )
+    )
     claims = (Claim.GROWTH_STOPS, Claim.NODES_STOP)
 
     def check(self, model: Model) -> Iterator[Finding]:

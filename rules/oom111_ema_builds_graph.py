@@ -13,7 +13,23 @@ from oomlint.analysis.debugging import is_test
 from oomlint.analysis.modules import Function, Module, written
 from oomlint.analysis.sites import loops_around
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
-from oomlint.token_patterns import AllOf, AnyOf, Lines
+from oomlint.token_patterns import AllOf, AnyOf, InOneFunction, Lines, OutsideFunctions
+
+PARAMETERS = re.compile(rb"parameters\(")
+# In a source a mix may go on in the next line.
+MIX = re.compile(BLEND.replace(r"[^\n]*", "[^=]*?").encode())
+# A loop over parameters or a collection of them.
+OVER_PARAMETERS = AnyOf(
+    (
+        Lines(
+            (b"parameters(", b"zip", b"for"),
+            re.compile(rb"^[ \t]*for\b.*(?:parameters\(|zip\s*\(|\(\s*$)"),
+        ),
+        re.compile(rb"=\s*[\w.\[\]]+\.(?:named_)?parameters\("),
+        re.compile(rb"(?:dict|list|tuple|OrderedDict)\([^()]*parameters\("),
+        re.compile(rb"[\[{(]\s*\w+(?:\s*:\s*\w+)?\s+for\b"),
+    )
+)
 
 
 class EmaBuildsGraph(Rule):
@@ -60,21 +76,11 @@ class EmaBuildsGraph(Rule):
     name = "ema-builds-graph"
     severity = Severity.WARNING
     tokens = (("parameters(",),)
-    # A loop over parameters or a collection of them, and a mix.
+    # A mix where parameters are, or below the functions of a script that lists them.
     token_pattern = AllOf(
         (
-            AnyOf(
-                (
-                    Lines(
-                        (b"parameters(", b"zip", b"for"),
-                        re.compile(rb"^[ \t]*for\b.*(?:parameters\(|zip\s*\(|\(\s*$)"),
-                    ),
-                    re.compile(rb"=\s*[\w.\[\]]+\.(?:named_)?parameters\("),
-                    re.compile(rb"(?:dict|list|tuple|OrderedDict)\(\s*[^()\n]*parameters\("),
-                    re.compile(rb"[\[{(]\s*\w+(?:\s*:\s*\w+)?\s+for\b"),
-                )
-            ),
-            re.compile(BLEND.encode()),
+            OVER_PARAMETERS,
+            AnyOf((InOneFunction((PARAMETERS, MIX)), AllOf((OutsideFunctions(PARAMETERS), MIX)))),
         )
     )
     claims = (Claim.NODES_STOP, Claim.GROWTH_STOPS)

@@ -11,7 +11,31 @@ from oomlint.analysis import Model, edits, grad_mode
 from oomlint.analysis.answers import finding, make_fix, short
 from oomlint.analysis.modules import Module
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
-from oomlint.token_patterns import Lines
+from oomlint.token_patterns import AllOf, AnyOf, Lines
+
+NO_GRAD = rb"\b(?:no_grad|inference_mode)"
+OF_TORCH = rb"\btorch\s*\.\s*(?:\w+\s*\.\s*)*"
+ANY_DOTS = rb"(?:\w+\s*\.\s*)*"
+# A file where it may have another name than `torch.no_grad`.
+RENAMED = re.compile(
+    rb"import[ \t]+torch[\w.]*[ \t]+as\b"
+    rb"|from[ \t]+torch[\w.]*[ \t]+import\b[^=;]{0,400}?"
+    rb"(?:\b(?:no_grad|inference_mode|autograd|grad_mode)\b|\*)"
+)
+
+
+def unused(named: bytes, called: bytes) -> Lines:
+    """Named outside of a decorator and not called, or called in a statement that is no `with`."""
+    call = NO_GRAD + rb"\s*\((?![^()\n]*\)\s*:)"
+    return Lines(
+        (b"no_grad", b"inference_mode"),
+        re.compile(
+            rb"^(?![ \t]*(?:@|from\b|import\b)).*" + named + NO_GRAD + rb"\b(?!\s*\()"
+            rb"|" + NO_GRAD + rb"\s+as\b"
+            rb"|(?:^|[;:])[ \t\f(]*" + called + call + rb"|^(?![ \t]*(?:async[ \t]+)?with\b).*,"
+            rb"[ \t(]*" + called + call
+        ),
+    )
 
 
 class IneffectiveNoGrad(Rule):
@@ -62,14 +86,7 @@ class IneffectiveNoGrad(Rule):
     name = "ineffective-no-grad"
     severity = Severity.WARNING
     tokens = (("no_grad", "inference_mode"),)
-    # A statement of its own, or anything but a call: `with torch.no_grad:`, an alias.
-    token_pattern = Lines(
-        (b"no_grad", b"inference_mode"),
-        re.compile(
-            rb"(?:no_grad|inference_mode)\b(?!\s*\()"
-            rb"|(?:^|[;:,])[ \t\f(]*(?:\w+\s*\.\s*)*(?:no_grad|inference_mode)\s*\("
-        ),
-    )
+    token_pattern = AnyOf((unused(OF_TORCH, OF_TORCH), AllOf((unused(rb"", ANY_DOTS), RENAMED))))
     claims = (Claim.ERROR_GONE, Claim.PEAK_FALLS, Claim.GROWTH_STOPS)
 
     def check(self, model: Model) -> Iterator[Finding]:

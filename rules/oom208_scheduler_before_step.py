@@ -71,7 +71,7 @@ class SchedulerBeforeStep(Rule):
     name = "scheduler-before-step"
     severity = Severity.ERROR
     tokens = (("step(",), ("sched", "Sched"))
-    token_pattern = re.compile(rb"step\(\s*\)")
+    token_pattern = re.compile(rb"\.step\((?:\s|\"\")*\)")
     claims = (Claim.SCHEDULE_FROM_START,)
 
     def check(self, model: Model) -> Iterator[Finding]:

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from oomlint.analysis import Model, edits
 from oomlint.analysis.answers import finding, make_fix, short
-from oomlint.analysis.kept_weights import Kept, kept
+from oomlint.analysis.kept_weights import EARLIER, Kept, kept
 from oomlint.analysis.modules import Module
 from oomlint.rule import Claim, Edit, Finding, Fix, Rule, Safety, Severity
+from oomlint.token_patterns import LOOP, AnyOf, InOneBlock, InOneFunction, NamePlaced
+
+STATE = re.compile(rb"\.state_dict\(\)")
+TRAINS = re.compile(rb"(?:train|fit|epoch|step|update|learn|backward|optimi[sz]e|finetune)\w*\s*\(")
+FOR_LATER = re.compile(
+    rb"\bself\.\w*(?i:" + EARLIER.pattern.encode() + rb")\w*"
+    rb"\s*(?:[,=:\[)]|\.(?:append|add|appendleft)\()"
+)
+TAKES_BACK = NamePlaced(
+    (b".state_dict()",),
+    re.compile(rb"([\w\])]+)\.state_dict\(\)"),
+    rb"NAME\.load_state_dict\(\s*\w+\s*[,)]",
+)
 
 
 class StateDictAlias(Rule):
@@ -67,6 +81,13 @@ class StateDictAlias(Rule):
     name = "state-dict-alias"
     severity = Severity.ERROR
     tokens = ((".state_dict()",),)
+    # A loop that trains, an attribute for later, or the same model that takes it back.
+    token_pattern = AnyOf(
+        (
+            InOneBlock(LOOP, (STATE, TRAINS)),
+            InOneFunction((STATE, AnyOf((FOR_LATER, TAKES_BACK)))),
+        )
+    )
     claims = (Claim.KEPT_WEIGHTS_STAY,)
 
     def check(self, model: Model) -> Iterator[Finding]:

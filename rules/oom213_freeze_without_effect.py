@@ -11,8 +11,21 @@ from oomlint.analysis.answers import finding, make_fix, short
 from oomlint.analysis.knowledge import Evidence
 from oomlint.analysis.modules import Module, written
 from oomlint.analysis.state import World
-from oomlint.analysis.submodules import is_module
+from oomlint.analysis.submodules import MODULE_METHODS, PART, is_module
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
+from oomlint.token_patterns import AnyOf, Lines, NamePlaced
+
+FLAG = (b"requires_grad",)
+SET = rb"\s*\.\s*requires_grad\s*=(?!=)(?!\s*True[ \t]*(?:;|\"\"|$))"
+METHOD = rb"\s*\.\s*(?:" + b"|".join(sorted(map(str.encode, MODULE_METHODS))) + rb")\b"
+# Called or asked for parameters, bound, annotated, or one of the parts of a model.
+MODULE_PLACES = (
+    rb"(?<![.\w])NAME(?:\s*\(|" + METHOD + rb")|\n[^\n(]*\bNAME\s*(?:,[^\n=(]*)?=(?!=)"
+    rb"|[(,\n][ \t*]*NAME\s*:(?!\n)|\bas[ \t]+NAME\b|:=\s*NAME\b|\bNAME\s*:="
+    rb"|\bfor\b[^\n]*\bNAME\b[^\n]*\bin\b[^\n]*(?:\.(?:named_)?(?:children|modules)\("
+    rb"|\.(?:layers?|blocks|stages|features)(?![\w.])|[(\\]\s*\n)"
+)
+ATTRIBUTE_PLACES = rb"\.NAME\s*(?:\(|=(?!=)|:|,[^\n=]*=(?!=)|" + METHOD + rb")"
 
 
 class FreezeWithoutEffect(Rule):
@@ -55,7 +68,15 @@ class FreezeWithoutEffect(Rule):
     name = "freeze-without-effect"
     severity = Severity.ERROR
     tokens = ((".requires_grad", ". requires_grad"),)
-    token_pattern = re.compile(rb"\.\s*requires_grad\s*=[^=]")
+    # A flag on what is used like a module somewhere, or on what may be anything.
+    token_pattern = AnyOf(
+        (
+            NamePlaced(FLAG, re.compile(rb"(?<![.\w])(\w+)" + SET), MODULE_PLACES),
+            NamePlaced(FLAG, re.compile(rb"\.(\w+)" + SET), ATTRIBUTE_PLACES),
+            Lines(FLAG, re.compile(rb"\.(?:" + PART.pattern.encode() + rb")" + SET)),
+            Lines(FLAG, re.compile(rb"(?:^|[^\w\s])" + SET)),
+        )
+    )
     claims = (Claim.FEWER_TRAIN,)
 
     def check(self, model: Model) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ from oomlint.analysis.answers import finding, make_fix
 from oomlint.analysis.modules import Module
 from oomlint.analysis.sites import Site
 from oomlint.rule import Claim, Edit, Finding, Fix, Rule, Safety, Severity
+from oomlint.signs import STEPS
 
 
 class EmptyCacheInLoop(Rule):
@@ -67,6 +68,7 @@ class EmptyCacheInLoop(Rule):
         ("empty_cache", "gc.collect", "clear_device_cache", "release_memory", "free_memory"),
         ("torch", "accelerate"),
     )
+    token_pattern = STEPS
     claims = (Claim.DEVICE_ALLOCATIONS_FALL,)
 
     def check(self, model: Model) -> Iterator[Finding]:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from oomlint.analysis import Model, handling
 from oomlint.analysis.answers import finding, short
 from oomlint.analysis.recovering import emptied, forgets_traceback, remedy, retry
 from oomlint.rule import Claim, Finding, Rule, Severity
+from oomlint.token_patterns import HANDLER, AnyOf, InOneBlock
+
+TYPE = re.compile(rb"OutOfMemoryError|OOMError")
+# The name of a helper, a comparison with a text, or `empty_cache()`.
+ASKED_OR_FREED = re.compile(
+    rb"(?<![a-zA-Z0-9])(?:oom_|out_of_(?:\w+_)?memory)|should_reduce_batch_size|_oom(?![a-zA-Z0-9])"
+    rb"|empty_cache\(|\"\"[\s)]*(?:(?:not\s+)?in\b|[=!]=)|(?:\bin|[=!]=)[\s(]*\"\""
+)
 
 
 class OomRecoveryInExcept(Rule):
@@ -72,6 +81,8 @@ class OomRecoveryInExcept(Rule):
     severity = Severity.WARNING
     tokens = (("except",), ("torch", "accelerate", "lightning"))
     texts = handling.TEXTS
+    # The type of the error, or what an `except` asks about it or frees.
+    token_pattern = AnyOf((TYPE, InOneBlock(HANDLER, (ASKED_OR_FREED,))))
     claims = (Claim.ERROR_GONE,)
 
     def check(self, model: Model) -> Iterator[Finding]:

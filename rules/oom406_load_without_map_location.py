@@ -9,6 +9,7 @@ from oomlint.analysis.answers import finding, make_fix
 from oomlint.analysis.modules import Module
 from oomlint.analysis.sites import Site
 from oomlint.rule import Claim, Edit, Finding, Fix, Rule, Safety, Severity
+from oomlint.signs import LOADS_STATE
 
 
 class LoadWithoutMapLocation(Rule):
@@ -65,6 +66,7 @@ class LoadWithoutMapLocation(Rule):
         ("torch",),
         (".cuda", ".to(", "distributed", "DistributedDataParallel", "init_process_group"),
     )
+    token_pattern = LOADS_STATE
     claims = (Claim.PEAK_FALLS,)
 
     def check(self, model: Model) -> Iterator[Finding]:

@@ -10,6 +10,8 @@ from oomlint.analysis.answers import finding, make_fix
 from oomlint.analysis.kept_checkpoints import Kept
 from oomlint.analysis.modules import Module
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
+from oomlint.signs import LOADS_STATE, TRAINING
+from oomlint.token_patterns import AllOf
 
 
 class CheckpointKeptAlive(Rule):
@@ -72,6 +74,7 @@ class CheckpointKeptAlive(Rule):
         ("torch",),
         (".backward(", ".step(", "train", "fit("),
     )
+    token_pattern = AllOf((TRAINING, LOADS_STATE))
     claims = (Claim.BYTES_FALL, Claim.PEAK_FALLS)
 
     def check(self, model: Model) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from oomlint.analysis import Model, edits
@@ -10,6 +11,20 @@ from oomlint.analysis.answers import finding, make_fix, short
 from oomlint.analysis.modules import Module
 from oomlint.analysis.resting_copies import Copy, clone_of, copies, waits
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
+from oomlint.token_patterns import AllOf, AnyOf, InOneFunction
+
+COPY = AnyOf(
+    (
+        re.compile(rb"deepcopy"),
+        AllOf(
+            (
+                re.compile(rb"state_dict\(\s*\)[\s\\]*\.[\s\\]*items\("),
+                re.compile(rb"\.[\s\\]*clone\("),
+            )
+        ),
+    )
+)
+KEPT = re.compile(rb"best|load_state_dict", re.IGNORECASE)
 
 
 class StateDictOnGpu(Rule):
@@ -78,6 +93,8 @@ class StateDictOnGpu(Rule):
         ("torch",),
         (".cuda(", ".to(", "device"),
     )
+    # What is copied is the best so far, or given back in the same function.
+    token_pattern = AnyOf((InOneFunction((COPY, KEPT)), re.compile(rb"deepcopy\s+as\b")))
     claims = (Claim.BYTES_FALL, Claim.PEAK_FALLS)
 
     def check(self, model: Model) -> Iterator[Finding]:

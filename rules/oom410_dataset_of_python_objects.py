@@ -9,6 +9,12 @@ from oomlint.analysis import Model, loaders
 from oomlint.analysis.answers import Node, finding
 from oomlint.analysis.object_datasets import kept_objects
 from oomlint.rule import Claim, Finding, Rule, Severity
+from oomlint.token_patterns import CLASS, AllOf, InOneBlock, SameName
+
+FILLED = re.compile(
+    rb"\w\.(\w+)[ \t]*(?:,|\)|(?::[^=\n]+)?=(?!=)[\s(\\]*"
+    rb"(?:[\[{]|[\w.]*(?:list|sorted|load|lines|to_dict|json)\w*[\s\\]*\(|\w+[ \t)]*(?:\n|;|\"|$)))"
+)
 
 
 class DatasetOfPythonObjects(Rule):
@@ -81,10 +87,19 @@ class DatasetOfPythonObjects(Rule):
         ("self.",),
         ("torch",),
     )
-    # A comprehension, an append, or a reader whose result is kept.
-    token_pattern = re.compile(
-        rb"class \w+\([^)]*Dataset[^)]*\)[\s\S]*?"
-        rb"(?:\.append\(|\sfor\s+\w+.*\sin\s|\.load|lines\(|to_dict|json|range\(|reader\()"
+    # A class that indexes what may be a list, a dict or what a reader gave.
+    token_pattern = AllOf(
+        (
+            re.compile(rb"class \w+\([^)]*Dataset"),
+            InOneBlock(
+                CLASS,
+                (
+                    re.compile(rb"def[ \t]+__getitem__\b"),
+                    re.compile(rb"def[ \t]+__init__\b"),
+                    SameName(re.compile(rb"\w\.(\w+)\["), FILLED),
+                ),
+            ),
+        )
     )
     claims = (Claim.WORKER_BYTES_FALL,)
 

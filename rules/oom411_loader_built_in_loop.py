@@ -8,6 +8,7 @@ from oomlint.analysis import Model, loaders
 from oomlint.analysis.answers import Node, finding
 from oomlint.analysis.rebuilt_loaders import is_epoch, rebuilt
 from oomlint.rule import Claim, Finding, Rule, Severity
+from oomlint.signs import TRAINING
 
 
 class LoaderBuiltInLoop(Rule):
@@ -66,6 +67,7 @@ class LoaderBuiltInLoop(Rule):
         ("for ", "while "),
         ("torch", "monai"),
     )
+    token_pattern = TRAINING
     claims = (Claim.FEWER_WORKERS,)
 
     def check(self, model: Model) -> Iterator[Finding]:

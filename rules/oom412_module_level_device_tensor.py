@@ -67,7 +67,7 @@ class ModuleLevelDeviceTensor(Rule):
                     rb"^[ \t]*\w+[^=\n(]*=(?!=)[^=]{0,120}?\b(?:" + MADE + rb")\(", re.MULTILINE
                 )
             ),
-            re.compile(rb"\bdef \w+\([^)]*=[^)]{0,60}\b(?:" + MADE + rb")\("),
+            re.compile(rb"def \w+\([^)]*=[^)]{0,60}\b(?:" + MADE + rb")\("),
         )
     )
     texts = ("cuda",)

@@ -11,7 +11,13 @@ from oomlint.analysis.answers import finding, make_fix, short
 from oomlint.analysis.modules import Function, Module
 from oomlint.analysis.sites import Site
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
-from oomlint.token_patterns import AnyOf, Lines
+from oomlint.token_patterns import AnyOf, InOneFunction, Lines, Times
+
+FLUSHES = (b"empty_cache(", b"clear_device_cache(", b"release_memory(", b"free_memory(")
+REPORT = (
+    rb"(?:(?:max_)?memory_(?:allocated|reserved|cached|stats|summary|snapshot|usage)\w*|mem_get_info"
+    rb"|(?:current|driver)_allocated_memory|list_gpu_processes)"
+)
 
 
 class IneffectiveMemoryCall(Rule):
@@ -60,25 +66,24 @@ class IneffectiveMemoryCall(Rule):
         ("memory_", "mem_get_info", "empty_cache", "_allocated_memory", "list_gpu_processes"),
         ("torch",),
     )
-    # A report that begins a statement, a second flush, or either of them under another name.
+    # A report that begins a statement, two flushes beside a `del`, or one under another name.
     token_pattern = AnyOf(
         (
-            re.compile(rb"empty_cache\((?s:.*)empty_cache\("),
+            InOneFunction((Times(2, FLUSHES), re.compile(rb"\bdel\b"))),
             Lines(
-                (b"memory_", b"mem_get_info", b"_allocated_memory", b"list_gpu_processes"),
+                (
+                    b"memory_",
+                    b"mem_get_info",
+                    b"_allocated_memory",
+                    b"list_gpu_processes",
+                    b"empty_cache",
+                ),
                 re.compile(
-                    rb"(?:^|[;:])[ \t]*[\w.]*(?:memory_(?:allocated|reserved|cached|stats|summary"
-                    rb"|snapshot|usage)\w*|mem_get_info|(?:current|driver)_allocated_memory"
-                    rb"|list_gpu_processes)\("
+                    rb"(?:^|[;:])[ \t]*[\w.]*" + REPORT + rb"\("
+                    rb"|(?:" + REPORT + rb"|empty_cache)\s+as\b"
+                    rb"|=[^=]*\b(?:" + REPORT + rb"|empty_cache)\b(?!\s*\()"
                 ),
             ),
-            re.compile(
-                rb"memory_(?:allocated|reserved|cached|stats|summary|snapshot|usage)\b(?!\()"
-            ),
-            re.compile(rb"mem_get_info\b(?!\()"),
-            re.compile(rb"_allocated_memory\b(?!\()"),
-            re.compile(rb"list_gpu_processes\b(?!\()"),
-            re.compile(rb"empty_cache\b(?!\()"),
         )
     )
     claims = (Claim.DEVICE_ALLOCATIONS_FALL,)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from oomlint.analysis import Model, waits
 from oomlint.analysis.answers import finding, short
 from oomlint.rule import Claim, Finding, Rule, Severity
+from oomlint.signs import UPDATE
 
 
 class SyncInHotLoop(Rule):
@@ -69,6 +70,7 @@ class SyncInHotLoop(Rule):
         ("for ", "while ", "_step"),
     )
     texts = ("cuda", "CUDA", "evice", "DEVICE", "ightning", "ccelerat")
+    token_pattern = UPDATE
     claims = (Claim.WAITS_FALL,)
 
     def check(self, model: Model) -> Iterator[Finding]:

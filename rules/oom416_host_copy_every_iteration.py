@@ -6,29 +6,32 @@ import ast
 import re
 from collections.abc import Iterator
 
-from oomlint.analysis import Model, cadence, copies, edits
+from oomlint.analysis import Model, copies, edits
 from oomlint.analysis.answers import finding, make_fix, short
 from oomlint.analysis.copies import Attribute, Copy
 from oomlint.analysis.modules import Module, written
 from oomlint.rule import Claim, Edit, Finding, Fix, Rule, Safety, Severity
-from oomlint.token_patterns import AllOf, AnyOf, Lines
+from oomlint.signs import OVER_BATCHES, UPDATE
+from oomlint.token_patterns import LOOP, AllOf, AnyOf, InOneBlock, NamePlaced, Unless
 
-BACKWARD = re.compile(rb"\.backward\(")
-UPDATE = re.compile(rb"backward|\.step\(|train_batch|training_step")
-MOVED = Lines((b".to(", b".cuda("), re.compile(rb"\w\.\w+\.(?:to|cuda)\("))
-MADE = re.compile(
-    rb"\.\w+[ \t]*(?:[:,][^=\n]*)?=(?!=)[\s(\\]*(?:[^\n=]*,\s*)?(?:\w+\.)*(?:"
-    + "|".join(sorted(copies.MAKERS)).encode()
-    + rb")\s*\("
+TO_A_DEVICE = rb"\.(?:cuda\(|to\((?![ ]*(?:torch\.(?!device)\w+|(?:[\w.]*\.)?dtype)[ ]*\)))"
+MAKER = rb"[\s(\\]*(?:\w+\.)*(?:tri[lu]|" + "|".join(sorted(copies.MAKERS)).encode() + rb")\s*\("
+# What may be a tensor is moved: no batch, no model.
+MOVED = Unless(
+    (b".to(", b".cuda("),
+    re.compile(rb"([\w.]*)" + TO_A_DEVICE),
+    re.compile(copies.NO_TENSOR.pattern.encode(), re.IGNORECASE),
 )
-# What a loop runs over may hold a text, or go on below its first line.
-OVER_BATCHES = Lines(
-    (b"for",),
-    re.compile(
-        rb"\bfor\b(?!.*\bin\b)|\bfor\b.*\bin\b.*(?:(?i:"
-        + cadence.BATCHES.pattern.encode()
-        + rb")|\"\"|[(\[{][^)\]}]*$|\\\s*$|\bin\s*$)"
-    ),
+# An attribute is moved that torch made.
+ATTRIBUTE_MOVED = AnyOf(
+    (
+        NamePlaced(
+            (b".to(", b".cuda("),
+            re.compile(rb"\w\.(\w+)" + TO_A_DEVICE),
+            rb"\.NAME[ \t]*(?::[^=\n]*)?=(?!=)" + MAKER,
+        ),
+        re.compile(rb"\.\w+[ \t]*,[^=\n]*=(?!=)(?:[^=\n]*,)?" + MAKER),
+    )
 )
 
 
@@ -95,8 +98,13 @@ class HostCopyEveryIteration(Rule):
         (".backward(", "def forward"),
         ("torch",),
     )
-    # Training, or an attribute that is moved where torch made one or a loop is over batches.
-    token_pattern = AnyOf((BACKWARD, AllOf((MOVED, AnyOf((MADE, UPDATE, OVER_BATCHES))))))
+    token_pattern = AnyOf(
+        (
+            AllOf((UPDATE, InOneBlock(LOOP, (MOVED,)))),
+            InOneBlock(LOOP, (OVER_BATCHES, MOVED)),
+            AllOf((re.compile(rb"def[ \t]+forward\b"), MOVED, ATTRIBUTE_MOVED)),
+        )
+    )
     claims = (Claim.COPIES_FALL,)
 
     def check(self, model: Model) -> Iterator[Finding]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from oomlint.analysis import Model, attention
 from oomlint.analysis.answers import finding
 from oomlint.rule import Claim, Finding, Rule, Severity
-from oomlint.token_patterns import AllOf, InOneFunction, Times, Without
+from oomlint.token_patterns import AllOf, AnyOf, InOneFunction, Times, Without
 
 PRODUCTS = ("matmul(", "bmm(", "einsum(", " @ ")
 # Who knows of fused kernels has chosen.
@@ -21,6 +22,11 @@ FUSED_WORDS = (
     b"xformers",
     b"sdpa",
 )
+
+
+TWO_PRODUCTS = Times(2, tuple(word.encode() for word in PRODUCTS))
+TRANSPOSED = re.compile(rb"transpose|permute|\bmT\b|swapaxes|\.T\b|einsum")
+SOFTMAX = re.compile(rb"softmax\(")
 
 
 class ManualAttention(Rule):
@@ -67,11 +73,16 @@ class ManualAttention(Rule):
     name = "manual-attention"
     severity = Severity.WARNING
     tokens = (("oftmax",), PRODUCTS, ("torch",))
-    # Two products in one function, and nothing fused anywhere.
+    # Two products in one function, one with keys that are transposed, and nothing fused anywhere.
     token_pattern = AllOf(
         (
             Without(FUSED_WORDS),
-            InOneFunction((Times(2, tuple(word.encode() for word in PRODUCTS)),)),
+            AnyOf(
+                (
+                    InOneFunction((TWO_PRODUCTS, TRANSPOSED, SOFTMAX)),
+                    AllOf((re.compile(rb"Softmax\b"), InOneFunction((TWO_PRODUCTS, TRANSPOSED)))),
+                )
+            ),
         )
     )
     claims = (Claim.PEAK_FALLS,)

@@ -11,7 +11,7 @@ from oomlint.analysis.answers import finding, make_fix
 from oomlint.analysis.modules import Module, written
 from oomlint.analysis.sites import Site
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
-from oomlint.token_patterns import CHECKPOINTING
+from oomlint.signs import CHECKPOINTING
 
 
 class ReentrantCheckpoint(Rule):

@@ -11,7 +11,7 @@ from oomlint.analysis.idle_checkpoints import is_checkpoint, reason
 from oomlint.analysis.modules import Module
 from oomlint.analysis.sites import Site
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
-from oomlint.token_patterns import CHECKPOINTING
+from oomlint.signs import CHECKPOINTING
 
 
 class CheckpointWithoutEffect(Rule):

@@ -15,10 +15,24 @@ from oomlint.analysis.replaced_parameters import (
     remedy,
 )
 from oomlint.rule import Claim, Finding, Rule, Severity
+from oomlint.token_patterns import AllOf, AnyOf, InOneFunction, Lines
 
 # A word of every constructor that makes an optimizer.
 OPTIMIZERS = tuple(
     "optim Ada SGD RMSprop Lion Lamb LAMB LARS NAdam RAdam LBFGS Fused Ranger Prodigy".split()
+)
+
+
+PARAMETERS = re.compile(rb"parameters\(")
+CHANGE = re.compile(
+    rb"FullyShardedDataParallel|FSDP|fully_shard|get_peft_model|resize_token_embeddings"
+    rb"|\w\.\w+\s*=[\s(\\]*(?:\w+\.)*"
+    rb"(?:Linear|Conv\dd|Embedding|Sequential|LayerNorm|BatchNorm\dd)\("
+)
+RETURNED = re.compile(rb"\breturn\b(?:[^\n]|(?<=[(\[{,])\n)*?\b[A-Z]\w*\(")
+RENAMED = Lines(
+    (b"FullyShardedDataParallel", b"fully_shard", b"get_peft_model"),
+    re.compile(rb"\bas\s+(?!FSDP\b|fully_shard\b)"),
 )
 
 
@@ -71,10 +85,13 @@ class OptimizerBeforeWrap(Rule):
         OPTIMIZERS,
         ("torch", "peft"),
     )
-    token_pattern = re.compile(
-        rb"FullyShardedDataParallel|fully_shard|get_peft_model|resize_token_embeddings"
-        rb"|\w\.\w+\s*=\s*(\w+\.)*"
-        rb"(Linear|Conv\dd|Embedding|Sequential|LayerNorm|BatchNorm\dd)\("
+    # Parameters are replaced where an optimizer gets them, or where a method returns one.
+    token_pattern = AnyOf(
+        (
+            InOneFunction((PARAMETERS, CHANGE)),
+            AllOf((InOneFunction((PARAMETERS, RETURNED)), CHANGE)),
+            RENAMED,
+        )
     )
     claims = (Claim.GRADIENTS_ARRIVE, Claim.PARAMETERS_MOVE)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import dataclass
 from functools import lru_cache
@@ -110,3 +111,25 @@ def all_files() -> tuple[FixtureFile, ...]:
 
 def files_of(folder: str) -> tuple[FixtureFile, ...]:
     return tuple(file for file in all_files() if file.folder == folder)
+
+
+def alone(text: str, row: int) -> str:
+    """The top-level statement on a row, the imports, and the definitions that it names."""
+    definitions = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    body = ast.parse(text).body
+    subject = next(n for n in body if n.lineno <= row <= (n.end_lineno or 0))
+    named = {n.name: n for n in body if isinstance(n, definitions)}
+    kept, waiting = set(), [subject]
+    while waiting:
+        node = waiting.pop()
+        if node not in kept:
+            kept.add(node)
+            names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+            waiting += [named[name] for name in names & {*named}]
+    others = [n for n in body if n not in kept and not isinstance(n, ast.Import | ast.ImportFrom)]
+    lines = text.split("\n")
+    for node in others:
+        if isinstance(node, definitions) or isinstance(subject, definitions):
+            first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
+            lines[first - 1 : node.end_lineno] = [""] * ((node.end_lineno or 0) - first + 1)
+    return "\n".join(lines)

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from fixture_files import CLEAN, FIXTURES, FixtureFile, all_files, files_of, read_marks
+from fixture_files import CLEAN, FIXTURES, FixtureFile, all_files, alone, files_of, read_marks
 
 from oomlint import registry
 from oomlint.fixer import FixedText, fix_text
@@ -268,28 +268,6 @@ def test_gate_never_hides_a_finding_of_one_function_alone(
         source = workshop.source(file, alone(file.text, row))
         ungated = check_source(source, workshop.settings(file), gate=False)
         assert check_source(source, workshop.settings(file)).findings == ungated.findings, row
-
-
-def alone(text: str, row: int) -> str:
-    """The top-level statement on a row, the imports, and the definitions that it names."""
-    definitions = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-    body = ast.parse(text).body
-    subject = next(n for n in body if n.lineno <= row <= (n.end_lineno or 0))
-    named = {n.name: n for n in body if isinstance(n, definitions)}
-    kept, waiting = set(), [subject]
-    while waiting:
-        node = waiting.pop()
-        if node not in kept:
-            kept.add(node)
-            names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
-            waiting += [named[name] for name in names & {*named}]
-    others = [n for n in body if n not in kept and not isinstance(n, ast.Import | ast.ImportFrom)]
-    lines = text.split("\n")
-    for node in others:
-        if isinstance(node, definitions) or isinstance(subject, definitions):
-            first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
-            lines[first - 1 : node.end_lineno] = [""] * ((node.end_lineno or 0) - first + 1)
-    return "\n".join(lines)
 
 
 @each_file

@@ -1,0 +1,109 @@
+"""What a text must show for some kind of code to be in it: patterns that several gates share."""
+
+from __future__ import annotations
+
+import re
+
+from oomlint.analysis import cadence
+from oomlint.token_patterns import AllOf, AnyOf, InOneFunction, Lines
+
+
+def loop_over(data: bytes) -> Lines:
+    """The first line of a `for` over what a pattern matches, or one that goes on below.
+
+    A text in it may say anything.
+    """
+    return Lines(
+        (b"for",),
+        re.compile(
+            rb"^[ \t]*(?:async[ \t]+)?for\b"
+            rb"(?:(?!.*:[ \t]*(?:\"\")?[ \t]*$)|.*(?:" + data + rb"|\"\".*:))"
+        ),
+    )
+
+
+# `cadence.is_update`: a backward, or a step of what may be an optimizer, a scaler or an engine.
+UPDATE = AnyOf(
+    (
+        re.compile(rb"backward\("),
+        Lines(
+            (b".step(",),
+            re.compile(
+                rb"opt|solver|scaler|grad_amp|engine|\"\"|^[ \t)\]]*\.step\(", re.IGNORECASE
+            ),
+        ),
+    )
+)
+OVER_BATCHES = loop_over(rb"(?i:" + cadence.BATCHES.pattern.encode() + rb")")
+# `cadence.once_a_step`: a loop of steps, a method that a framework calls for each, an engine.
+STEPS = AnyOf(
+    (
+        UPDATE,
+        OVER_BATCHES,
+        re.compile(rb"def[ \t]+(?:" + cadence.STEP_HOOK.pattern.encode() + rb")[ \t]*\("),
+        re.compile(rb"ITERATION_"),
+        re.compile(rb"Engine\("),
+    )
+)
+# `cadence.trains`: updates, or a call of what is named after training.
+TRAINING = AnyOf(
+    (
+        UPDATE,
+        Lines(
+            (b"train", b"fit", b"finetune"),
+            re.compile(
+                rb"(?<![.\w])(?:\w*train|train_\w*|fit|run_training|training_loop|finetune\w*)\("
+                rb"|(?:(?i:trainer|learner|runner|engine)\w*|[)\]]|\"\"|^[ \t]*)"
+                rb"\.(?:\w*train|train_\w*|fit|run_training|training_loop|finetune\w*)\(",
+            ),
+        ),
+    )
+)
+# A file that takes steps, or gives a framework the loss to do so.
+TAKES_STEPS = AnyOf(
+    (
+        AllOf((re.compile(rb"backward\("), re.compile(rb"step"))),
+        re.compile(rb"training_step|compute_loss|create_supervised_trainer"),
+    )
+)
+# A result of `torch.load` that its function takes in, or hands on to another one that does.
+LOADS_STATE = AllOf(
+    (
+        AnyOf(
+            (
+                re.compile(rb"\btorch\.(?:serialization\.)?load\b"),
+                re.compile(rb"import\s+torch\s+as\b"),
+                re.compile(
+                    rb"from\s+torch(?:\.serialization)?\s+import\s*(?:\(|\*|[^\n]*\b(?:load|serial))"
+                ),
+            )
+        ),
+        AnyOf(
+            (
+                InOneFunction(
+                    (re.compile(rb"load\("), re.compile(rb"load_state_dict\(|\breturn\b"))
+                ),
+                re.compile(rb"\bload\s+as\b"),
+            )
+        ),
+    )
+)
+# Code that can name `torch.utils.checkpoint.checkpoint`, and does so outside of an import.
+CHECKPOINTING = AllOf(
+    (
+        AnyOf(
+            (
+                re.compile(rb"utils\.checkpoint\b"),
+                re.compile(rb"utils\s+import\b[^#;=]{0,400}?\bcheckpoint\b"),
+                re.compile(rb"checkpoint\.checkpoint"),
+            )
+        ),
+        Lines(
+            (b"checkpoint",),
+            re.compile(
+                rb"^(?![ \t]*(?:from|import)\b).*\bcheckpoint(?:_sequential)?\b(?!\.)"
+                rb"|\bcheckpoint(?:_sequential)?\s+as\b"
+            ),
+        ),
+    )
+)
