@@ -16,7 +16,6 @@ CONTIGUOUS: dict[Any, tuple[int, ...]] = {
     aten.native_layer_norm.default: (0,),
     aten.native_layer_norm_backward.default: (0, 1),
     aten.embedding_dense_backward.default: (0, 1),
-    aten.cumsum.default: (0,),
     aten._cdist_forward.default: (0, 1),
 }
 # Products by cuBLAS, and where their matrices stand.

@@ -43,6 +43,7 @@ def install(device: Device) -> tuple[torch.library.Library, dict[Any, Callable[.
 MAKING = (
     *("one_hot", "combinations", "cov", "vander", "_pad_circular", "pad"),
     *("ctc_loss.IntList", "ctc_loss.Tensor", "quantile.scalar", "nanquantile.scalar"),
+    *("istft", "linalg_matrix_rank.atol_rtol_tensor", "linalg_matrix_rank.atol_rtol_float"),
 )
 
 

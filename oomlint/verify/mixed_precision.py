@@ -39,8 +39,8 @@ WIDEST = tuple(
 )
 # In the lower precision, and not on the lists of the CPU.
 LOWERED = tuple(
-    "addmv addr mv chain_matmul linalg_multi_dot lstm_cell gru_cell rnn_tanh_cell"
-    " rnn_relu_cell".split()
+    "addmv addr mv chain_matmul einsum linalg_multi_dot lstm_cell gru_cell"
+    " rnn_tanh_cell rnn_relu_cell".split()
 )
 # On the CPU's lists, and on none of CUDA's.
 AS_GIVEN = tuple(

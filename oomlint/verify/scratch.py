@@ -47,11 +47,16 @@ def unfolded(func: Any, args: Any, result: Any) -> tuple[int, ...]:
     if groups == 1:
         return *copies, columns(func, args, result)
     if given.shape[1] == groups and not transposed:
-        return copies  # every channel by itself, in a kernel of its own
-    # Each group makes its part, and all parts are joined in the end.
-    parts = size(made) if made is not None else 0
-    running = sum(map(size, read)) // groups + columns(func, args, result)
-    return *copies, max(parts, running)
+        # Every channel by itself, in a kernel of its own; the gradient of what was given comes
+        # last, when the copies for that of the weights are gone.
+        later = size(made) if func is BACKWARD and made is not None else 0
+        return (max(0, sum(copies) - later),)
+    # Each group makes its parts, from copies where its channels are not all there is of a sample,
+    # and all parts are joined in the end.
+    every = result[:2] if func is BACKWARD else (result,)
+    parts = sum(size(one) for one in every if one is not None)
+    taken = sum(map(size, read)) // groups if given.shape[0] > 1 else 0
+    return *copies, max(parts, taken + columns(func, args, result))
 
 
 def by_softmax(func: Any, args: Any, result: Any, profile: Profile) -> tuple[int, ...]:
@@ -63,16 +68,25 @@ def by_softmax(func: Any, args: Any, result: Any, profile: Profile) -> tuple[int
 
 
 def by_groups(func: Any, args: Any, result: Any, profile: Profile) -> tuple[int, ...]:
-    """Factors of each channel that `group_norm` reads its input with."""
-    if func is aten.native_group_norm.default:
-        batch, channels, groups, sums = args[3], args[4], args[6], 0
-    else:
-        batch, channels, groups, sums = args[5], args[6], args[8], 3
+    """Factors of each channel that `group_norm` reads its input with, where it has weights."""
     half = args[0].dtype in HALVES
+    if func is aten.native_group_norm.default:
+        weight, bias, batch, channels, _, groups = args[1:7]
+        whole, each = 4 * batch * channels, 4 * batch * groups
+        statistics = (each, each) if half else ()
+        return statistics if weight is None and bias is None else (*statistics, whole, whole)
+    weight, batch, channels, _, groups = args[4:9]
     whole, each = 4 * batch * channels, 4 * batch * groups
-    if not sums:
-        return (each, each, whole, whole) if half else (whole, whole)
-    return whole, whole, whole, each, each
+    sums = (whole, whole) if weight is None else (whole, whole, whole)
+    return *sums, each, each
+
+
+def by_scan(func: Any, args: Any, result: Any, profile: Profile) -> tuple[int, ...]:
+    """Running sums read what they are given in the dtype of the result, one after the other."""
+    given = args[0]
+    if given.dtype is not result.dtype:
+        return (given.numel() * result.element_size(),)
+    return () if given.is_contiguous() else (size(given),)
 
 
 def by_embedding(func: Any, args: Any, result: Any, profile: Profile) -> tuple[int, ...]:
@@ -173,6 +187,7 @@ TAKEN: dict[Any, Taken] = {
     aten.count_nonzero.dim_IntList: counted,
     FORWARD: by_convolution,
     BACKWARD: by_convolution,
+    **dict.fromkeys((aten.cumsum.default, aten.cumprod.default), by_scan),
     SOFTMAX_BACKWARD: by_softmax,
     aten.native_group_norm.default: by_groups,
     aten.native_group_norm_backward.default: by_groups,
