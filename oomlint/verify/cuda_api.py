@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from oomlint.verify import memory_pools, streams
-from oomlint.verify.allocator_settings import UNLIMITED, parse
-from oomlint.verify.device import Device, Hold
+from oomlint.verify import memory_api, memory_pools, streams
+from oomlint.verify.device import Device, on_device
 from oomlint.verify.device_names import ORDINAL, index_of, target
 from oomlint.verify.memory_history import MemoryHistory
 from oomlint.verify.profiles import properties
-from oomlint.verify.statistics import Statistics
+from oomlint.verify.sizes import MIB
 from oomlint.verify.streams import Event, ExternalStream, Scope, Stream, StreamScope
 
 
 def install(emulated: Device) -> None:
     """Puts the emulated device behind `torch.cuda` and `torch.accelerator`."""
-    memory = memory_functions(emulated)
+    memory = memory_api.functions(emulated)
     for name, value in (memory | device_functions(emulated)).items():
         replace_everywhere(name, value)
-    for name, answer in (CORE | raw_memory(emulated)).items():
+    for name, answer in (CORE | memory_api.by_address(emulated)).items():
         setattr(torch._C, name, answer)
     install_accelerator(memory)
     install_tools(emulated)
@@ -39,32 +37,15 @@ CORE: dict[str, Callable[..., Any]] = {
     "_cuda_exchangeDevice": lambda device: 0,
     "_cuda_maybeExchangeDevice": lambda device: 0,
     "_cuda_getCurrentBlasHandle": lambda: 1,
-    "_cuda_hostMemoryStats": dict,  # pinned memory is not counted
+    "_cuda_hostMemoryStats": memory_api.host_statistics,  # pinned memory is not counted
+    "_cuda_getCublasLtWorkspaceSize": lambda: MIB,
     "_cuda_resetPeakHostMemoryStats": lambda: None,
     "_cuda_resetAccumulatedHostMemoryStats": lambda: None,
 }
+# What that build of torch 2.13 has kernels for.
+ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
 # A build for CUDA 13 with cuDNN 9.20 is what torch 2.13 comes as.
 VERSION, CUDNN = "13.0", 92000
-
-
-def raw_memory(emulated: Device) -> dict[str, Callable[..., Any]]:
-    """Memory by its address, without a tensor; what is on a stream is not told apart."""
-    held: dict[int, Hold] = {}
-
-    def take(size: int, stream: int) -> int:
-        hold = emulated.hold(size)
-        address = emulated.allocator.address(hold.block) if hold.block is not None else 0
-        held[address] = hold
-        return address
-
-    def give_back(address: int) -> None:
-        held.pop(address, None)
-
-    return {
-        "_cuda_cudaCachingAllocator_raw_alloc": take,
-        "_cuda_cudaCachingAllocator_raw_delete": give_back,
-        "_cuda_cudaCachingAllocator_enable": lambda on: None,
-    }
 
 
 PARTS = ("memory", "random", "streams", "graphs", "profiler")
@@ -126,6 +107,7 @@ def install_tools(emulated: Device) -> None:
     for name, value in answers.items():
         replace_everywhere(name, value)
     module.nccl.version = lambda: (2, 28, 3)
+    module.nccl.is_available = lambda tensors: all(map(on_device, tensors))
     for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
         setattr(markers, name, nothing())
     backends: Any = torch.backends
@@ -180,84 +162,6 @@ def nothing() -> Callable[..., None]:
     return lambda *args, **kwargs: None
 
 
-def memory_functions(emulated: Device) -> dict[str, Any]:
-    allocator = emulated.allocator
-
-    def now() -> Statistics:
-        return allocator.statistics()
-
-    def set_fraction(fraction: float, device: Any = None) -> None:
-        if not isinstance(fraction, float):
-            raise TypeError("Invalid type for fraction argument, must be `float`")
-        if not 0 <= fraction <= 1:
-            raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
-        index_of(device, "Allocator not initialized for device {}: did you call init?")
-        allocator.fraction = fraction
-
-    def get_fraction(device: Any = None) -> float:
-        index_of(device)
-        return allocator.fraction
-
-    def count(name: str, which: str) -> Callable[..., int]:
-        def answer(device: Any = None) -> int:
-            index_of(device)
-            return int(getattr(getattr(now(), name), which))
-
-        return answer
-
-    def reset_peak(device: Any = None) -> None:
-        index_of(device)
-        allocator.reset_peak()
-
-    def reset_accumulated(device: Any = None) -> None:
-        index_of(device)
-        now().reset_accumulated()
-
-    def set_settings(env: str) -> None:
-        allocator.settings = parse(env)
-
-    def memory_info(device: Any = None) -> tuple[int, int]:
-        index_of(device, ORDINAL, torch.AcceleratorError)
-        return allocator.available, allocator.capacity
-
-    def memory_stats(device: Any = None) -> OrderedDict[str, int]:
-        index_of(device)
-        limit = allocator.settings.max_split
-        found = now().named() | {"max_split_size": -1 if limit >= UNLIMITED else limit}
-        return OrderedDict(sorted(found.items()))
-
-    def nested_stats(device: Any = None) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for name, value in memory_stats(device).items():
-            *path, last = name.split(".")
-            inner = found
-            for part in path:
-                inner = inner.setdefault(part, {})
-            inner[last] = value
-        return found
-
-    return {
-        "memory_allocated": count("allocated", "current"),
-        "max_memory_allocated": count("allocated", "peak"),
-        "memory_reserved": count("reserved", "current"),
-        "max_memory_reserved": count("reserved", "peak"),
-        "memory_cached": count("reserved", "current"),
-        "max_memory_cached": count("reserved", "peak"),
-        "memory_stats": memory_stats,
-        "memory_stats_as_nested_dict": nested_stats,
-        "mem_get_info": memory_info,
-        "empty_cache": allocator.empty_cache,
-        "reset_peak_memory_stats": reset_peak,
-        "reset_max_memory_allocated": reset_peak,
-        "reset_max_memory_cached": reset_peak,
-        "reset_accumulated_memory_stats": reset_accumulated,
-        "set_per_process_memory_fraction": set_fraction,
-        "get_per_process_memory_fraction": get_fraction,
-        "get_allocator_backend": lambda: allocator.settings.backend,
-        "_set_allocator_settings": set_settings,
-    }
-
-
 def device_functions(emulated: Device) -> dict[str, Any]:
     profile, capacity = emulated.profile, emulated.allocator.capacity
 
@@ -287,7 +191,7 @@ def device_functions(emulated: Device) -> dict[str, Any]:
         "get_device_name": about(profile.name),
         "get_device_capability": about(profile.capability),
         "get_device_properties": about(properties(profile, capacity)),
-        "get_arch_list": lambda: ["sm_{}{}".format(*profile.capability)],
+        "get_arch_list": lambda: list(ARCHITECTURES),
         "is_bf16_supported": lambda including_emulation=True: (
             including_emulation or profile.capability >= (8, 0)
         ),
@@ -310,6 +214,11 @@ def device_functions(emulated: Device) -> dict[str, Any]:
     }
 
 
+def no_capability(device: Any = None) -> dict[str, Any]:
+    """CUDA has none of what this asks for; raises RuntimeError, as its build does."""
+    raise RuntimeError("Backend doesn't support getting device capabilities.")
+
+
 def install_accelerator(memory: dict[str, Any]) -> None:
     answers = {
         "is_available": lambda: True,
@@ -323,6 +232,8 @@ def install_accelerator(memory: dict[str, Any]) -> None:
         "set_stream": streams.set_stream,
         "synchronize": torch.cuda.synchronize,
         "get_memory_info": memory["mem_get_info"],
+        "empty_host_cache": nothing(),
+        "get_device_capability": no_capability,
     }
     torch.accelerator.device_index = Scope
     # What is of any accelerator is of CUDA here, and none other is there.

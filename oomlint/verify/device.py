@@ -215,9 +215,16 @@ def parts_of_sparse(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 def on_device(tensor: torch.Tensor) -> bool:
     try:
-        return hasattr(tensor.untyped_storage(), TAG)
+        found = hasattr(tensor.untyped_storage(), TAG)
     except (NotImplementedError, RuntimeError, ValueError):
         return any(hasattr(storage, TAG) for storage in storages(tensor))
+    if found or type(tensor) in PLAIN:
+        return found
+    part = getattr(tensor, "_local_tensor", None)  # of a sharded tensor, which C++ makes
+    return isinstance(part, torch.Tensor) and on_device(part)
+
+
+PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 
 
 def tensors_in(values: Any) -> Iterator[torch.Tensor]:

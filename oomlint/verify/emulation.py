@@ -19,6 +19,7 @@ from oomlint.verify import (
     process_groups,
     random_numbers,
     sparse,
+    wrappers,
 )
 from oomlint.verify.allocator import Allocator
 from oomlint.verify.device import (
@@ -52,6 +53,7 @@ def install(
     patch_constructors(device)
     patch_storages(device)
     sparse.install(device)
+    wrappers.install()
     cuda_api.install(device)
     random_numbers.install(device)
     torch._C._cuda_clearCublasWorkspaces = device.workspaces.clear
