@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from oomlint.analysis import Model, grad_mode, turning_off
+from oomlint.analysis import Model, generating, grad_mode, turning_off
 from oomlint.analysis import graphless as evaluation
 from oomlint.analysis.answers import finding, short
 from oomlint.rule import Claim, Finding, Rule, Severity
@@ -70,6 +70,9 @@ class EvalWithoutNoGrad(Rule):
             "env.step",
             "envs.step",
             "environment.step",
+            "multinomial(",
+            "argmax(",
+            "topk(",
         ),
     )
     token_pattern = AnyOf(
@@ -82,7 +85,9 @@ class EvalWithoutNoGrad(Rule):
     claims = (Claim.PEAK_FALLS, Claim.GROWTH_STOPS)
 
     def check(self, model: Model) -> Iterator[Finding]:
+        told: set[int] = set()
         for region in evaluation.regions(model):
+            told.add(id(region.function))
             if grad_mode.meant_off(model.module, region.node):
                 continue  # OOM112 says why they are not off
             call = short(model.module, region.node)
@@ -92,3 +97,14 @@ class EvalWithoutNoGrad(Rule):
             yield finding(
                 model, self, region.node, message, turning_off.turn_off(model, region), region.path
             )
+        for found in generating.generations(model):
+            if id(found.function) in told or grad_mode.meant_off(model.module, found.forward):
+                continue
+            call = short(model.module, found.forward)
+            message = (
+                f"`{call}` builds an autograd graph that nothing uses: only chosen tokens leave "
+                "the loop, and grad mode is on here"
+            )
+            ways = [(found.forward, "forward with grad mode on"), (found.growth, "tokens")]
+            fix = generating.turn_off(model, found)
+            yield finding(model, self, found.forward, message, fix, ways)

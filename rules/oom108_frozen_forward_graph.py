@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from oomlint.analysis import Model, frozen, wasted_parts
 from oomlint.analysis.answers import finding, short
+from oomlint.analysis.retention import WALKED_BY_FRAMEWORK, says_training
 from oomlint.rule import Claim, Finding, Rule, Severity
 
 
@@ -71,11 +72,15 @@ class FrozenForwardGraph(Rule):
     code = "OOM108"
     name = "frozen-forward-graph"
     severity = Severity.WARNING
-    tokens = (("backward(",), ("step",), (".eval()", ".detach(", ".parameters()"))
+    tokens = (
+        ("backward(", *WALKED_BY_FRAMEWORK),
+        ("step", *WALKED_BY_FRAMEWORK),
+        (".eval()", ".detach(", ".parameters()"),
+    )
     claims = (Claim.PEAK_FALLS,)
 
     def check(self, model: Model) -> Iterator[Finding]:
-        if "backward(" not in model.source.text:
+        if not says_training(model.source.text):
             return
         for part in wasted_parts.wasted_parts(model.module):
             message = (

@@ -7,8 +7,20 @@ from collections.abc import Iterator
 
 from oomlint.analysis import Model, synchronisation
 from oomlint.analysis.answers import finding
-from oomlint.analysis.inverted_deferrals import chosen_by, is_last_of_loop, remedy, steps_with
+from oomlint.analysis.inverted_deferrals import (
+    chosen_by,
+    enters_once,
+    is_last_of_loop,
+    remedy,
+    steps_with,
+)
 from oomlint.rule import Claim, Finding, Rule, Severity
+
+LAST = "`no_sync` is entered for the last micro-batch: each rank steps with a gradient of its own"
+ONE = (
+    "`no_sync` is entered for one micro-batch of the window and the others are averaged: in a "
+    "window of one, each rank steps with a gradient of its own"
+)
 
 
 class NoSyncInverted(Rule):
@@ -77,15 +89,15 @@ class NoSyncInverted(Rule):
                 if condition is None or deferral.block in told:
                     continue
                 step = steps_with(module, site, condition)
-                if step is None and not is_last_of_loop(module, site, condition):
+                last = step is not None or is_last_of_loop(module, site, condition)
+                step = step or enters_once(module, site, condition)
+                if step is None and not last:
                     continue
                 told.add(deferral.block)
-                message = (
-                    "`no_sync` is entered for the last micro-batch: each rank steps with a "
-                    "gradient of its own"
-                )
+                message = LAST if last else ONE
                 path = [(site.node, "backward without an average")]
                 if step is not None:
                     path.append((step.node, "the step that uses it"))
-                fix = remedy(module, deferral, step)
+                # The other contexts for the same test would put off the average of the step.
+                fix = remedy(module, deferral, step) if last else None
                 yield finding(model, self, deferral.context, message, fix, path)

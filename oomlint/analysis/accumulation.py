@@ -27,7 +27,8 @@ def is_accumulation(window: Window) -> bool:
     if window.guard is None:
         node = window.loop.node
         head = written(node.target) + written(node.iter) if isinstance(node, ast.For) else ""
-        return named or bool(knowledge.ACCUMULATION_NAME.search(head) or CHUNKED.search(head))
+        cut = knowledge.ACCUMULATION_NAME.search(head) or CHUNKED.search(head)
+        return named or bool(cut) or is_shared_out(window)
     if not named and "sync_gradients" not in text:
         return divides_elsewhere(window)
     others = [
@@ -37,6 +38,26 @@ def is_accumulation(window: Window) -> bool:
         and not any(same_test(window.guard, guard) for guard in e.guards)
     ]
     return not others
+
+
+def is_shared_out(window: Window) -> bool:
+    """Whether the loss is divided by how many the loop goes through: `loss / len(parts)`."""
+    node, function = window.loop.node, window.step.function
+    if not isinstance(node, ast.For) or not isinstance(node.iter, ast.Name) or function is None:
+        return False
+    count = f"len({node.iter.id})"
+    counts = {count}
+    for part in ast.walk(function.node):
+        if isinstance(part, ast.Assign) and written(part.value) == count:
+            counts.update(written(goal) for goal in part.targets)
+    return any(
+        isinstance(part, ast.BinOp)
+        and isinstance(part.op, ast.Div)
+        and written(part.right) in counts
+        and not is_number(part.left)
+        and part.lineno <= window.backward.node.lineno
+        for part in ast.walk(node)
+    )
 
 
 # A batch that is cut into parts: each is a micro-batch, whatever its name.

@@ -227,7 +227,9 @@ def element(world: World, receiver: Value, index: Value) -> Value:
     value = unknown(key, name or getattr(receiver, "name", ""))
     # A mask or a slice of a tensor is a tensor; an entry of a dict or tuple may be anything.
     is_part = isinstance(receiver, Unknown) and not isinstance(index, Constant)
-    value.parents = (receiver,) if is_part else ()
+    # The loss of a step's dict, as `.loss` of its outputs: whoever keeps that keeps its graph.
+    is_loss = isinstance(receiver, Unknown) and name == "loss"
+    value.parents = (receiver,) if is_part or is_loss else ()
     world.reads[place] = value
     return value
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from oomlint.analysis import callers, classes, knowledge, parameterless
+from oomlint.analysis import callers, classes, knowledge, parameterless, rollouts
 from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import Node, positions
 from oomlint.analysis.keeping import crosses
@@ -146,9 +146,13 @@ def is_called_by_engine(function: Function) -> bool:
 
 
 def becomes_array(world: World, value: Value) -> bool:
-    """Whether `.numpy()` is called on it without a detach: that raises where there is a graph."""
+    """Whether `.numpy()` is called on it without a detach: that raises where there is a graph.
+
+    What a distribution samples has none.
+    """
     return any(
         event.value is not None
+        and ".sample(" not in event.value.key
         and isinstance(event.node, ast.Call)
         and isinstance(event.node.func, ast.Attribute)
         and event.node.func.attr == "numpy"
@@ -270,7 +274,7 @@ def only_acts(world: World, event: Event) -> bool:
         if later.kind is Kind.DETACH and later.value is not None:
             detached = detached or id(event.value) in ancestors(later.value)
         elif later.kind is Kind.KEEP and later.value is not None:
-            if id(event.value) in ancestors(later.value):
+            if id(event.value) in ancestors(later.value) and not read_detached(later):
                 return False
         elif later.kind is Kind.OPAQUE_CALL and stores(later):
             passed = later.detail.get("passed")
@@ -278,6 +282,15 @@ def only_acts(world: World, event: Event) -> bool:
             if any(id(event.value) in ancestors(v) and has_graph(v) for v in values):
                 return False
     return detached
+
+
+def read_detached(keep: Event) -> bool:
+    """Whether a list on an object is only ever read stacked and detached as a whole."""
+    node = keep.node
+    place = node.func.value if isinstance(node, ast.Call) and hasattr(node.func, "value") else None
+    if not isinstance(place, ast.Attribute):
+        return False
+    return place.attr in rollouts.detaching_reads(keep.module)
 
 
 def stores(event: Event) -> bool:

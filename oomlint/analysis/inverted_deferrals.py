@@ -55,6 +55,40 @@ def steps_with(module: Module, site: Site, condition: Condition) -> Site | None:
     return None
 
 
+def enters_once(module: Module, site: Site, condition: Condition) -> Site | None:
+    """The step of a window behind a backward that one micro-batch of it runs without an average.
+
+    `i % n == 0` where the step asks for `(i + 1) % n == 0`: with `n` of one it is every one.
+    """
+    text, truth = normal(module, *condition, site.function)
+    size = divisor(text)
+    if not truth or size is None:
+        return None
+    for other in sites.sites(module):
+        if other.method != "step" or other.function is not site.function or not steps(other):
+            continue
+        if other.node.lineno < site.node.lineno:
+            continue
+        for test, arm in sites.conditions_around(module, other.node):
+            parts = test.values if isinstance(test, ast.BoolOp) else [test]
+            found = [normal(module, part, arm, site.function) for part in parts]
+            if any(is_due and divisor(due) == size for due, is_due in found):
+                return other
+    return None
+
+
+def divisor(text: str) -> str | None:
+    """The `n` of `... % n == 0`."""
+    tree = ast.parse(text, mode="eval").body
+    if not isinstance(tree, ast.Compare) or not isinstance(tree.ops[0], ast.Eq):
+        return None
+    left, right = tree.left, tree.comparators[0]
+    zero = isinstance(right, ast.Constant) and right.value == 0
+    if not zero or not isinstance(left, ast.BinOp) or not isinstance(left.op, ast.Mod):
+        return None
+    return written(left.right)
+
+
 def steps(site: Site) -> bool:
     named = knowledge.role_of_name(written(site.receiver)) if site.receiver is not None else None
     return named in (Role.OPTIMIZER, Role.SCALER)

@@ -434,8 +434,9 @@ def tensor_method(
     if name in knowledge.CUTTING:
         return Number(key) if name != "detach" else Tensor(key, graph=False)
     if name == "sample" and not receiver.opaque:
-        # A draw from a distribution, unlike `rsample`.
-        return Tensor(key, parents=(receiver,), graph=False)
+        # A draw from a distribution, unlike `rsample`: no gradient comes back from it.
+        world.emit(Kind.DETACH, node, None, receiver)
+        return Tensor(key, graph=False)
     if name in knowledge.INDEXED and inputs:
         key += ".indexed()"
     given = (v for v in inputs if may_have_graph(v))

@@ -94,7 +94,14 @@ def changed_by(module: Module, site: Site) -> str | None:
         given = next((k.value for k in node.keywords if k.arg == "use_orig_params"), None)
         if given is not None and written(given) != "False":
             return None
-        return written(node.args[0]) if written(target) == written(node.args[0]) else None
+        wrapped = node.args[0]
+        while (
+            isinstance(wrapped, ast.Call)
+            and isinstance(wrapped.func, ast.Attribute)
+            and wrapped.func.attr in sites.CHAINING
+        ):
+            wrapped = wrapped.func.value  # `FSDP(model.to(rank))`
+        return written(wrapped) if written(target) == written(wrapped) else None
     if isinstance(target, ast.Attribute) and is_layer(site):
         while isinstance(target.value, ast.Attribute) and written(target.value) != "self":
             if isinstance(target.value.value, ast.Name) and target.value.value.id == "self":

@@ -12,6 +12,7 @@ from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import Node, make_fix, short
 from oomlint.analysis.modules import written
 from oomlint.analysis.state import Call, Event, Kind, Loop, World, once
+from oomlint.analysis.terms import is_term
 from oomlint.analysis.values import (
     Constant,
     Container,
@@ -126,9 +127,14 @@ def backward_of(event: Event, walked: list[tuple[Event, set[int]]], memo: Memo) 
     held_values = ancestors(event.value)
     carriers = {key for key, value in held_values.items() if has_graph(value, memo)}
     own = any(key in carriers and is_loss(value) for key, value in held_values.items())
+    own = own or is_loss_named(event)
     for backward, held in walked:
-        if held & carriers and (id(backward.value) in held_values or own or is_loss_named(event)):
-            if shares_iteration(backward, event):
+        if held & carriers and shares_iteration(backward, event):
+            if (
+                own
+                or id(backward.value) in held_values
+                or is_term(event, held_values, carriers, backward)
+            ):
                 return backward
     return None
 
@@ -309,7 +315,9 @@ def hands_over(call: Call, event: Event) -> bool:
     if not isinstance(call.node, ast.Call) or call.node.keywords or event.value is None:
         return True
     held = ancestors(event.value)
-    return any(id(part) in held for given in call.arguments for part in options(given))
+    return any(
+        id(part) in held and has_graph(part) for given in call.arguments for part in options(given)
+    )
 
 
 def whole_value(retention: Retention) -> ast.expr | None:
@@ -365,6 +373,10 @@ def detach(model: Model, retention: Retention) -> Fix | None:
     leaf = retention.leaf or (whole_value(retention) if here else None)
     if leaf is None or (here and not is_tensor_here(retention.event, leaf)):
         return None
+    backward = retention.path[0][0].value
+    if backward is not None and retention.event.value in backward.parents[:1]:
+        if isinstance(retention.event.value, Unknown):
+            return None  # What a step returned, `loss` being one entry of it, is no tensor.
     target = leaf
     # `loss.cpu()` becomes `loss.detach().cpu()`: cut first, then copy.
     while (

@@ -59,14 +59,17 @@ def mark_model(value: Value) -> None:
         value.role, value.evidence = Role.MODEL, Evidence.USED
 
 
-PARAMETERS_OF = re.compile(r"\.(?:(?:named_)?parameters\(|eval\(\))")
+PARAMETERS_OF = re.compile(
+    r"\.(?:(?:named_)?parameters\(|eval\(\)|load_state_dict\([\w.]+\.state_dict\(\)\))"
+)
 LAST_NAME = re.compile(r"\w+\Z")
 # Longer names than this are cut.
 NAME_WIDTH = 80
 
 
 def is_network_by_use(world: World, value: Value) -> bool:
-    """Whether the file asks an object of any name for its parameters, or switches its mode."""
+    """Whether the file asks an object of any name for its parameters, switches its mode, or copies
+    another network's weights to it."""
     if not isinstance(value, Unknown) or value.role is not None:
         return False
     held = world.frame.module.__dict__

@@ -50,12 +50,17 @@ def uses_them(earlier: Event, step: Event) -> bool:
 
 
 def mixed(model: Model, backward: Event) -> bool:
-    """Whether the same function also has a scaled backward: then the branches are the author's."""
+    """Whether the same function also has a scaled backward: then the branches are the author's.
+
+    Under the same conditions both run: the other loss is scaled, and this one forgotten.
+    """
+    tests = [(guard.test, guard.truth) for guard in backward.guards]
     return any(
         ask.same_function(event, backward)
         and event.node is not backward.node
         and event.value is not None
         and scaler_of(event.value) is not None
+        and [(guard.test, guard.truth) for guard in event.guards] != tests
         for world in model.worlds
         for event in world.of(Kind.BACKWARD)
     )

@@ -244,7 +244,10 @@ def deferral_of(
     if found is None:
         return None
     call, chain = found
-    test, truth, choice = chain[0] if chain else (None, True, None)
+    # Of several conditions the one that counts says more than one that names a setting.
+    counting = [link for link in chain if any(isinstance(n, ast.Mod) for n in ast.walk(link[0]))]
+    links = counting or chain
+    test, truth, choice = links[0] if links else (None, True, None)
     return Deferral(block, item.context_expr, model_of(module, call), test, truth, choice)
 
 

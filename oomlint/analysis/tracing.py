@@ -118,6 +118,12 @@ def is_continued(value: ast.expr, text: str) -> bool:
 
 def of_attribute(owner: Class, name: str) -> list[tuple[Place, int | None]] | None:
     values = owner.assigned.get(name)
+    if not values and name in owner.constants:
+        # `criterion = nn.BCELoss()` in the class's body; a subclass may choose another.
+        others = [other for other in owner.module.classes.values() if other is not owner]
+        if any(name in other.constants or other.assigned.get(name) for other in others):
+            return None
+        return [(Place(owner.constants[name], None, owner.module), None)]
     if not values or any(is_continued(value, f"self.{name}") for value, _ in values):
         return None
     return [
