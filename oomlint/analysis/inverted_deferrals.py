@@ -49,9 +49,12 @@ def steps_with(module: Module, site: Site, condition: Condition) -> Site | None:
             continue
         if other.node.lineno < site.node.lineno:
             continue
-        around = sites.conditions_around(module, other.node)
-        if wanted in [normal(module, test, truth, site.function) for test, truth in around]:
-            return other
+        for test, truth in sites.conditions_around(module, other.node):
+            # `if due or last:` steps whenever it is due.
+            either = truth and isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or)
+            parts = test.values if either else [test]  # type: ignore[attr-defined]
+            if wanted in [normal(module, part, truth, site.function) for part in parts]:
+                return other
     return None
 
 

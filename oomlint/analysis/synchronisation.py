@@ -292,8 +292,31 @@ def deferring_call(
         return (node, found[1]) if found is not None else None
     maker = callee(module, node, function)
     if maker is not None and maker.words & DEFERRING:
-        return node, []
+        return node, chosen_in(module, maker, node)
     return deferring(module, node.func, function, depth + 1)
+
+
+def chosen_in(module: Module, maker: Function, call: ast.Call) -> Chain:
+    """The conditions under which a function returns `no_sync`, in the words of who calls it.
+
+    Nothing where it calls an argument otherwise than its caller does.
+    """
+    arguments = maker.node.args
+    names = [a.arg for a in (*arguments.posonlyargs, *arguments.args)][maker.owner is not None :]
+    given = dict(zip(names, (written(part) for part in call.args), strict=False))
+    given |= {keyword.arg: written(keyword.value) for keyword in call.keywords if keyword.arg}
+    for node in sites.own_nodes(maker.node):
+        if not isinstance(node, ast.Return) or node.value is None:
+            continue
+        found = deferring(module, node.value, maker, MAX_DEPTH)
+        if found is None:
+            continue
+        tests = [(test, arm, None) for test, arm in sites.conditions_around(module, node)[:1]]
+        chain: Chain = [*found[1], *tests]
+        parts = [part for link in chain for part in ast.walk(link[0])]
+        words = {part.id for part in parts if isinstance(part, ast.Name)}
+        return chain if all(given.get(word, word) == word for word in words) else []
+    return []
 
 
 def stacked(
