@@ -16,7 +16,8 @@ class EvalWithoutNoGrad(Rule):
     """
     ## What it does
     Checks for forwards in evaluation, inference or rollout loops that run with grad mode on
-    although nobody takes a gradient of their outputs.
+    although nobody takes a gradient of their outputs. A loop of one's own over tokens is one, too,
+    where only chosen tokens leave it.
 
     ## Why is this bad?
     `eval()` changes dropout and batch norm, not autograd. Every forward saves its activations for a

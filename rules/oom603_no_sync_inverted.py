@@ -27,7 +27,8 @@ class NoSyncInverted(Rule):
     """
     ## What it does
     Checks for `no_sync()` of a data-parallel model that is entered for the micro-batch after which
-    the optimizer steps.
+    the optimizer steps. Also for one that is entered for one micro-batch of the window, whichever,
+    and not for the others.
 
     ## Why is this bad?
     The last backward of a window averages all that has piled up. If it is the one without an
