@@ -48,31 +48,28 @@ def uses_taught(data: bytes, words: tuple[str, ...]) -> bool:
 COMMON = frozenset((b"torch", b"self.", b"for ", b" for ", b"True", b"False", b"/"))
 
 
-class Gate:
-    """The rules of one selection, asked file by file.
+class Groups:
+    """Groups of words, of which some rules need one each; `rules` are those that need any.
 
-    One pass of an automaton over a file's bytes finds the words of all rules that it holds, as
-    bits of one number. Rules are bits of another one.
+    One pass of an automaton over a text finds the words that it holds, as bits of one number.
+    Rules are bits of another one, by their places.
     """
 
-    def __init__(self, rules: tuple[type[Rule], ...]) -> None:
-        self.rules = rules
+    def __init__(self, of_rules: Iterable[Iterable[tuple[str, ...]]]) -> None:
         self.bits: dict[bytes, int] = {}
         # The words of each group, and the rules that need one of them.
-        self.tokens = self.needing([rule.tokens for rule in rules])
-        self.texts = self.needing([(rule.texts,) if rule.texts else () for rule in rules])
+        self.needed: dict[int, int] = {}
+        for place, groups in enumerate(of_rules):
+            for group in groups:
+                words = self.any_of(group)
+                self.needed[words] = self.needed.get(words, 0) | 1 << place
+        self.rules = 0
+        for rules in self.needed.values():
+            self.rules |= rules
         self.common = [(word, bit) for word, bit in self.bits.items() if word in COMMON]
         others = tuple(word for word in self.bits if word not in COMMON)
         self.by_place = [self.bits[word] for word in others]
         self.automaton = automaton_of(others)
-
-    def needing(self, of_rules: list[tuple[tuple[str, ...], ...]]) -> list[tuple[int, int]]:
-        found: dict[int, int] = {}
-        for place, groups in enumerate(of_rules):
-            for group in groups:
-                words = self.any_of(group)
-                found[words] = found.get(words, 0) | 1 << place
-        return list(found.items())
 
     def any_of(self, words: Iterable[str]) -> int:
         """The bits of some words."""
@@ -80,26 +77,6 @@ class Gate:
         for word in words:
             found |= self.bits.setdefault(word.encode(), 1 << len(self.bits))
         return found
-
-    def open_rules(self, data: bytes) -> tuple[type[Rule], ...]:
-        coding = CODING.search(data, 0, 400)
-        if coding and not TRANSPARENT.fullmatch(coding[1].replace(b"_", b"-")):
-            return self.rules
-        said = self.words_in(data)
-        closed = missing(said, self.tokens) | missing(said, self.texts)
-        if closed == (1 << len(self.rules)) - 1:
-            return ()
-        # Half of what is left only talks about training, in docstrings and comments.
-        code = TEXTS.sub(b'""', data)
-        if b"\r" in code:
-            code = code.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        closed |= missing(self.words_in(code), self.tokens)
-        return tuple(
-            rule
-            for place, rule in enumerate(self.rules)
-            if not closed >> place & 1
-            and (rule.token_pattern is None or rule.token_pattern.search(code))
-        )
 
     def words_in(self, data: bytes) -> int:
         found, by_place = 0, self.by_place
@@ -112,14 +89,40 @@ class Gate:
             found |= by_place[place]
         return found
 
+    def closed_by(self, data: bytes) -> int:
+        """The rules that need a word of a group of which a text has none."""
+        words, closed = self.words_in(data), 0
+        for group, rules in self.needed.items():
+            if not words & group:
+                closed |= rules
+        return closed
 
-def missing(words: int, groups: list[tuple[int, int]]) -> int:
-    """The rules that need a word of a group of which there is none."""
-    closed = 0
-    for group, rules in groups:
-        if not words & group:
-            closed |= rules
-    return closed
+
+class Gate:
+    """The rules of one selection, asked file by file."""
+
+    def __init__(self, rules: tuple[type[Rule], ...]) -> None:
+        self.rules = rules
+        self.by_bit = [(1 << place, rule) for place, rule in enumerate(rules)]
+        self.tokens = Groups(rule.tokens for rule in rules)
+        self.texts = Groups((rule.texts,) if rule.texts else () for rule in rules)
+
+    def open_rules(self, data: bytes) -> tuple[type[Rule], ...]:
+        coding = CODING.search(data, 0, 400)
+        if coding and not TRANSPARENT.fullmatch(coding[1].replace(b"_", b"-")):
+            return self.rules
+        # Half of the files with the words only talk about training, in docstrings and comments.
+        code = TEXTS.sub(b'""', data)
+        if b"\r" in code:
+            code = code.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        closed = self.tokens.closed_by(code)
+        if self.texts.rules & ~closed:
+            closed |= self.texts.closed_by(data)
+        return tuple(
+            rule
+            for bit, rule in self.by_bit
+            if not closed & bit and (rule.token_pattern is None or rule.token_pattern.search(code))
+        )
 
 
 def automaton_of(words: tuple[bytes, ...]) -> BytesAhoCorasick | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from oomlint.analysis import cadence
-from oomlint.token_patterns import AllOf, AnyOf, InOneFunction, Lines
+from oomlint.analysis.decoding import ModelCall
+from oomlint.token_patterns import LOOP, AllOf, AnyOf, InOneBlock, InOneFunction, Lines
 
 
 def loop_over(data: bytes) -> Lines:
@@ -35,11 +36,13 @@ UPDATE = AnyOf(
     )
 )
 OVER_BATCHES = loop_over(rb"(?i:" + cadence.BATCHES.pattern.encode() + rb")")
+# `cadence.is_step_loop` of batches: it runs a network.
+BATCH_LOOP = (OVER_BATCHES, AnyOf((ModelCall(), re.compile(rb"training_step\("))))
 # `cadence.once_a_step`: a loop of steps, a method that a framework calls for each, an engine.
 STEPS = AnyOf(
     (
         UPDATE,
-        OVER_BATCHES,
+        InOneBlock(LOOP, BATCH_LOOP),
         re.compile(rb"def[ \t]+(?:" + cadence.STEP_HOOK.pattern.encode() + rb")[ \t]*\("),
         re.compile(rb"ITERATION_"),
         re.compile(rb"Engine\("),

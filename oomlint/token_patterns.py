@@ -138,21 +138,27 @@ class SameName:
 class NamePlaced:
     """A name, the only group of a pattern for the lines with a word, that also stands elsewhere.
 
-    `places` says where, with `NAME` in place of the name.
+    `places` is tried on the lines with the name, with a NUL in its place.
     """
 
     words: tuple[bytes, ...]
     pattern: re.Pattern[bytes]
-    places: bytes
+    places: re.Pattern[bytes]
 
     def search(self, code: bytes, /) -> object:
         names = {n for line in lines_with(self.words, code) for n in self.pattern.findall(line)}
-        return any(placed(self.places, name).search(code) for name in names)
+        return any(
+            self.places.search(with_nul(line, name))
+            for name in names
+            for line in lines_with((name,), code)
+        )
 
 
-@lru_cache(maxsize=1024)
-def placed(places: bytes, name: bytes) -> re.Pattern[bytes]:
-    return re.compile(places.replace(b"NAME", re.escape(name)))
+WORD = re.compile(rb"(\w+)")
+
+
+def with_nul(line: bytes, name: bytes) -> bytes:
+    return b"".join(b"\0" if part == name else part for part in WORD.split(line))
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,18 @@ from oomlint.analysis.answers import finding
 from oomlint.analysis.retention import WALKED_BY_FRAMEWORK, detach, says_training
 from oomlint.rule import Claim, Finding, Rule, Severity
 from oomlint.signs import TAKES_STEPS
-from oomlint.token_patterns import AllOf, AnyOf
+from oomlint.token_patterns import AllOf, AnyOf, Words
 
 # An environment, or the log-probability of an action.
 ROLLOUT = ("env", "gym", "simulator", ".log_prob(")
 # The same as names of code, where `os.environ` is none.
-ROLLOUTS = re.compile(rb"env(?:s|ironments?)?(?![a-z])|gym|simulator|\.log_prob\(", re.IGNORECASE)
+ROLLOUTS = AllOf(
+    (
+        re.compile(rb"\.detach\("),
+        Words(tuple(map(str.encode, ROLLOUT))),
+        re.compile(rb"env(?:s|ironments?)?(?![a-z])|gym|simulator|\.log_prob\(", re.IGNORECASE),
+    )
+)
 
 
 class RetainedOutput(Rule):
@@ -81,7 +87,7 @@ class RetainedOutput(Rule):
         ("backward(", ".detach(", *WALKED_BY_FRAMEWORK),
         ("step", *WALKED_BY_FRAMEWORK),
     )
-    token_pattern = AnyOf((TAKES_STEPS, AllOf((re.compile(rb"\.detach\("), ROLLOUTS))))
+    token_pattern = AnyOf((TAKES_STEPS, ROLLOUTS))
     claims = (Claim.NODES_STOP, Claim.GROWTH_STOPS)
 
     def check(self, model: Model) -> Iterator[Finding]:

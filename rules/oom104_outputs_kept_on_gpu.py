@@ -127,8 +127,17 @@ class OutputsKeptOnGpu(Rule):
     # The same in a function, a script or a hook of a framework, or a Trainer with metrics.
     token_pattern = AnyOf(
         (
-            InOneFunction((WITHOUT_GRAPH, TO_THE_HOST, COLLECTION)),
-            OutsideFunctions(AllOf((WITHOUT_GRAPH, COLLECTION))),
+            AllOf(
+                (
+                    COLLECTION,
+                    AnyOf(
+                        (
+                            InOneFunction((WITHOUT_GRAPH, TO_THE_HOST, COLLECTION)),
+                            OutsideFunctions(AllOf((WITHOUT_GRAPH, COLLECTION))),
+                        )
+                    ),
+                )
+            ),
             InOneFunction((HOOK, KEPT_BY_HOOK)),
             TRAINER,
         )

@@ -15,20 +15,17 @@ from oomlint.analysis.sites import loops_around
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
 from oomlint.token_patterns import AllOf, AnyOf, InOneFunction, Lines, OutsideFunctions
 
-PARAMETERS = re.compile(rb"parameters\(")
+PARAMETERS = re.compile(rb"\.(?:named_)?parameters\(")
 # In a source a mix may go on in the next line.
 MIX = re.compile(BLEND.replace(r"[^\n]*", "[^=]*?").encode())
-# A loop over parameters or a collection of them.
-OVER_PARAMETERS = AnyOf(
-    (
-        Lines(
-            (b"parameters(", b"zip", b"for"),
-            re.compile(rb"^[ \t]*for\b.*(?:parameters\(|zip\s*\(|\(\s*$)"),
-        ),
-        re.compile(rb"=\s*[\w.\[\]]+\.(?:named_)?parameters\("),
-        re.compile(rb"(?:dict|list|tuple|OrderedDict)\([^()]*parameters\("),
-        re.compile(rb"[\[{(]\s*\w+(?:\s*:\s*\w+)?\s+for\b"),
-    )
+# A loop or comprehension over parameters, a name for them or a collection of them.
+OVER_PARAMETERS = Lines(
+    (b".parameters(", b".named_parameters("),
+    re.compile(
+        rb"^[ \t]*(?:async[ \t]+)?for\b|[\[{(]\s*\w+(?:\s*:\s*\w+)?\s+for\b"
+        rb"|(?:^(?![ \t]*(?:async|def|return)\b)|(?:dict|list|tuple|OrderedDict|iter|sorted|zip)\()"
+        rb"[^()]*(?:\([^()]*\)[^()]*)*\.(?:named_)?parameters\("
+    ),
 )
 
 
@@ -75,7 +72,7 @@ class EmaBuildsGraph(Rule):
     code = "OOM111"
     name = "ema-builds-graph"
     severity = Severity.WARNING
-    tokens = (("parameters(",),)
+    tokens = ((".parameters(", ".named_parameters("),)
     # A mix where parameters are, or below the functions of a script that lists them.
     token_pattern = AllOf(
         (

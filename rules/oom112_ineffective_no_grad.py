@@ -19,7 +19,7 @@ ANY_DOTS = rb"(?:\w+\s*\.\s*)*"
 # A file where it may have another name than `torch.no_grad`.
 RENAMED = re.compile(
     rb"import[ \t]+torch[\w.]*[ \t]+as\b"
-    rb"|from[ \t]+torch[\w.]*[ \t]+import\b[^=;]{0,400}?"
+    rb"|from[ \t]+torch[\w.]*[ \t]+import\b(?:[ \t]*\([^)]*?|(?:[^\n(;]|\\\n)*?)"
     rb"(?:\b(?:no_grad|inference_mode|autograd|grad_mode)\b|\*)"
 )
 

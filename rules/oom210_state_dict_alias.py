@@ -21,8 +21,8 @@ FOR_LATER = re.compile(
 )
 TAKES_BACK = NamePlaced(
     (b".state_dict()",),
-    re.compile(rb"([\w\])]+)\.state_dict\(\)"),
-    rb"NAME\.load_state_dict\(\s*\w+\s*[,)]",
+    re.compile(rb"(\w+)[\[\]()]*\.state_dict\(\)"),
+    re.compile(rb"\0[\[\]()]*\.load_state_dict\(\s*(?:\w+\s*(?:[,)]|$)|$)"),
 )
 
 

@@ -19,13 +19,13 @@ FLAG = (b"requires_grad",)
 SET = rb"\s*\.\s*requires_grad\s*=(?!=)(?!\s*True[ \t]*(?:;|\"\"|$))"
 METHOD = rb"\s*\.\s*(?:" + b"|".join(sorted(map(str.encode, MODULE_METHODS))) + rb")\b"
 # Called or asked for parameters, bound, annotated, or one of the parts of a model.
-MODULE_PLACES = (
-    rb"(?<![.\w])NAME(?:\s*\(|" + METHOD + rb")|\n[^\n(]*\bNAME\s*(?:,[^\n=(]*)?=(?!=)"
-    rb"|[(,\n][ \t*]*NAME\s*:(?!\n)|\bas[ \t]+NAME\b|:=\s*NAME\b|\bNAME\s*:="
-    rb"|\bfor\b[^\n]*\bNAME\b[^\n]*\bin\b[^\n]*(?:\.(?:named_)?(?:children|modules)\("
-    rb"|\.(?:layers?|blocks|stages|features)(?![\w.])|[(\\]\s*\n)"
+MODULE_PLACES = re.compile(
+    rb"(?<![.\w])\0(?:\s*\(|" + METHOD + rb"|\s*:=)|^[^(]*(?<!\w)\0\s*(?:,[^=(]*)?=(?!=)"
+    rb"|(?:^|[(,])[ \t*]*\0\s*:.|\bas[ \t]+\0(?!\w)"
+    rb"|\bfor\b.*(?<!\w)\0(?!\w).*\bin\b.*(?:\.(?:named_)?(?:children|modules)\("
+    rb"|\.(?:layers?|blocks|stages|features)(?![\w.])|[(\\]\s*$)"
 )
-ATTRIBUTE_PLACES = rb"\.NAME\s*(?:\(|=(?!=)|:|,[^\n=]*=(?!=)|" + METHOD + rb")"
+ATTRIBUTE_PLACES = re.compile(rb"\.\0\s*(?:\(|=(?!=)|:|,[^=]*=(?!=)|" + METHOD + rb")")
 
 
 class FreezeWithoutEffect(Rule):

@@ -87,10 +87,13 @@ class DatasetOfPythonObjects(Rule):
         ("self.",),
         ("torch",),
     )
-    # A class that indexes what may be a list, a dict or what a reader gave.
+    # A comprehension, an append or a reader, and a class that indexes what may come of it.
     token_pattern = AllOf(
         (
-            re.compile(rb"class \w+\([^)]*Dataset"),
+            re.compile(
+                rb"class \w+\([^)]*Dataset[^)]*\)[\s\S]*?(?:\.append\(|\sfor\s+\w+.*\sin\s|\.load"
+                rb"|lines\(|to_dict|json|range\(|reader\()"
+            ),
             InOneBlock(
                 CLASS,
                 (

@@ -9,9 +9,14 @@ from oomlint.analysis import Model, copies
 from oomlint.analysis.answers import finding
 from oomlint.analysis.import_tensors import is_large_on_device, is_script, kept_values
 from oomlint.rule import Claim, Finding, Rule, Severity
-from oomlint.token_patterns import AnyOf, OutsideFunctions
+from oomlint.token_patterns import AllOf, AnyOf, OutsideFunctions, Times
 
 MADE = "|".join(sorted({*copies.MAKERS, "load"})).encode()
+
+
+ON_DEVICE = Times(1, (b".cuda(", b".to(", b"device", b"load("))
+ASSIGNED = re.compile(rb"\n[ \t]*\w+[^=\n(]*=(?!=)[^=]{0,120}?\b(?:" + MADE + rb")\(")
+DEFAULT = re.compile(rb"def \w+\([^)]*=[^)]{0,60}\b(?:" + MADE + rb")\(")
 
 
 class ModuleLevelDeviceTensor(Rule):
@@ -60,16 +65,7 @@ class ModuleLevelDeviceTensor(Rule):
     severity = Severity.WARNING
     tokens = ((".cuda(", ".to(", "device=", "load("), ("torch",))
     # A tensor that is made outside of all functions, or as a default.
-    token_pattern = AnyOf(
-        (
-            OutsideFunctions(
-                re.compile(
-                    rb"^[ \t]*\w+[^=\n(]*=(?!=)[^=]{0,120}?\b(?:" + MADE + rb")\(", re.MULTILINE
-                )
-            ),
-            re.compile(rb"def \w+\([^)]*=[^)]{0,60}\b(?:" + MADE + rb")\("),
-        )
-    )
+    token_pattern = AnyOf((OutsideFunctions(AllOf((ON_DEVICE, ASSIGNED))), DEFAULT))
     texts = ("cuda",)
     claims = (Claim.BYTES_FALL,)
 

@@ -11,7 +11,7 @@ from oomlint.analysis.answers import finding, make_fix, short
 from oomlint.analysis.copies import Attribute, Copy
 from oomlint.analysis.modules import Module, written
 from oomlint.rule import Claim, Edit, Finding, Fix, Rule, Safety, Severity
-from oomlint.signs import OVER_BATCHES, UPDATE
+from oomlint.signs import BATCH_LOOP, UPDATE
 from oomlint.token_patterns import LOOP, AllOf, AnyOf, InOneBlock, NamePlaced, Unless
 
 TO_A_DEVICE = rb"\.(?:cuda\(|to\((?![ ]*(?:torch\.(?!device)\w+|(?:[\w.]*\.)?dtype)[ ]*\)))"
@@ -28,7 +28,7 @@ ATTRIBUTE_MOVED = AnyOf(
         NamePlaced(
             (b".to(", b".cuda("),
             re.compile(rb"\w\.(\w+)" + TO_A_DEVICE),
-            rb"\.NAME[ \t]*(?::[^=\n]*)?=(?!=)" + MAKER,
+            re.compile(rb"\.\0\s*(?::[^=]*)?=(?!=)(?:" + MAKER + rb"|[\s(\\]*$)"),
         ),
         re.compile(rb"\.\w+[ \t]*,[^=\n]*=(?!=)(?:[^=\n]*,)?" + MAKER),
     )
@@ -101,7 +101,7 @@ class HostCopyEveryIteration(Rule):
     token_pattern = AnyOf(
         (
             AllOf((UPDATE, InOneBlock(LOOP, (MOVED,)))),
-            InOneBlock(LOOP, (OVER_BATCHES, MOVED)),
+            InOneBlock(LOOP, (MOVED, *BATCH_LOOP)),
             AllOf((re.compile(rb"def[ \t]+forward\b"), MOVED, ATTRIBUTE_MOVED)),
         )
     )

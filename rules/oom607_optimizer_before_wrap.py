@@ -24,10 +24,17 @@ OPTIMIZERS = tuple(
 
 
 PARAMETERS = re.compile(rb"parameters\(")
-CHANGE = re.compile(
-    rb"FullyShardedDataParallel|FSDP|fully_shard|get_peft_model|resize_token_embeddings"
-    rb"|\w\.\w+\s*=[\s(\\]*(?:\w+\.)*"
-    rb"(?:Linear|Conv\dd|Embedding|Sequential|LayerNorm|BatchNorm\dd)\("
+CHANGE = AnyOf(
+    (
+        re.compile(rb"F(?:ullyShardedDataParallel|SDP)"),
+        re.compile(rb"fully_shard"),
+        re.compile(rb"get_peft_model"),
+        re.compile(rb"resize_token_embeddings"),
+        re.compile(
+            rb"\.\w+\s*=[\s(\\]*(?:\w+\.)*"
+            rb"(?:Linear|Conv\dd|Embedding|Sequential|LayerNorm|BatchNorm\dd)\("
+        ),
+    )
 )
 RETURNED = re.compile(rb"\breturn\b(?:[^\n]|(?<=[(\[{,])\n)*?\b[A-Z]\w*\(")
 RENAMED = Lines(
