@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from oomlint.analysis import cadence
+from oomlint.analysis import cadence, decoding
 from oomlint.analysis.decoding import ModelCall
-from oomlint.token_patterns import LOOP, AllOf, AnyOf, InOneBlock, InOneFunction, Lines
+from oomlint.token_patterns import DEFINITION, LOOP, AllOf, AnyOf, InOneBlock, InOneFunction, Lines
 
 
 def loop_over(data: bytes) -> Lines:
@@ -110,3 +110,43 @@ CHECKPOINTING = AllOf(
         ),
     )
 )
+CHOOSING = (
+    "argmax",
+    "multinomial",
+    "topk",
+    "sample",
+    "ategorical",
+    "pick",
+    "choose",
+    "greedy",
+    "max(",
+)
+CHOICE = Lines(
+    tuple(word.encode() for word in CHOOSING),
+    re.compile(
+        rb"(?:argmax|multinomial|topk|ategorical)\w*\s*\("
+        rb"|(?:\b|_)(?:sample|pick|choose|greedy)(?:_\w*)?\s*\(|\bmax\(",
+        re.IGNORECASE,
+    ),
+)
+GROWTH = Lines(
+    (b"cat", b"stack", b"append", b"+=", b"]"),
+    re.compile(rb"(?:cat|concat|concatenate|hstack|append)\s*\(|\+=\s*\[|\]\s*=[^=]"),
+)
+HEADER_END = re.compile(rb":[ \t]*(?:\"\")?[ \t]*\n")
+
+
+class Stateless:
+    """A token pattern: a function with no word of a cache or a state, or code of no function."""
+
+    def search(self, part: bytes, /) -> object:
+        header = DEFINITION.search(part)
+        body = HEADER_END.search(part, header.end()) if header is not None else None
+        if body is None or b"class " in part:
+            return True
+        text = decoding.UNCACHED.sub("", part[body.end() :].decode("utf-8", "replace"))
+        return not any(decoding.STATE.search(word) for word in set(re.findall(r"\w+", text)))
+
+
+# One loop chooses by a call what comes next, adds it, and runs a network.
+DECODES = InOneFunction((InOneBlock(LOOP, (CHOICE, GROWTH, ModelCall())), Stateless()))

@@ -3,55 +3,13 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 
 from oomlint.analysis import Model, decoding
 from oomlint.analysis.answers import finding, short
 from oomlint.analysis.state import Event
 from oomlint.rule import Claim, Finding, Rule, Severity
-from oomlint.token_patterns import DEFINITION, LOOP, InOneBlock, InOneFunction, Lines
-
-CHOOSING = (
-    "argmax",
-    "multinomial",
-    "topk",
-    "sample",
-    "ategorical",
-    "pick",
-    "choose",
-    "greedy",
-    "max(",
-)
-CHOICE = Lines(
-    tuple(word.encode() for word in CHOOSING),
-    re.compile(
-        rb"(?:argmax|multinomial|topk|ategorical)\w*\s*\("
-        rb"|(?:\b|_)(?:sample|pick|choose|greedy)(?:_\w*)?\s*\(|\bmax\(",
-        re.IGNORECASE,
-    ),
-)
-GROWTH = Lines(
-    (b"cat", b"stack", b"append", b"+=", b"]"),
-    re.compile(rb"(?:cat|concat|concatenate|hstack|append)\s*\(|\+=\s*\[|\]\s*=[^=]"),
-)
-HEADER_END = re.compile(rb":[ \t]*(?:\"\")?[ \t]*\n")
-
-
-class Stateless:
-    """A token pattern: a function with no word of a cache or a state, or code of no function."""
-
-    def search(self, part: bytes, /) -> object:
-        header = DEFINITION.search(part)
-        body = HEADER_END.search(part, header.end()) if header is not None else None
-        if body is None or b"class " in part:
-            return True
-        text = decoding.UNCACHED.sub("", part[body.end() :].decode("utf-8", "replace"))
-        return not any(decoding.STATE.search(word) for word in set(re.findall(r"\w+", text)))
-
-
-# One loop chooses by a call what comes next, adds it, and runs a network.
-DECODES = InOneFunction((InOneBlock(LOOP, (CHOICE, GROWTH, decoding.ModelCall())), Stateless()))
+from oomlint.signs import CHOOSING, DECODES
 
 
 class GenerationWithoutCache(Rule):
