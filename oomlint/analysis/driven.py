@@ -151,7 +151,11 @@ def add_handler(
 
 
 def run_rest(world: World) -> None:
-    """Runs the engines that are made here and run elsewhere."""
+    """Runs the engines that are made here and run elsewhere, and one around what is returned for
+    one."""
+    made = engine_elsewhere(world) if not world.engines else None
+    if made is not None:
+        world.engines.append(made)
     if not world.engines:
         return
     frames, world.frames = world.frames, world.frames[:1]
@@ -159,6 +163,30 @@ def run_rest(world: World) -> None:
         if isinstance(engine, Engine) and not engine.has_run and engine.node is not None:
             run_engine(world, engine, engine.node)
     world.frames = frames
+
+
+def engine_elsewhere(world: World) -> Engine | None:
+    """The engine that another file makes of a function with ignite's parameters, returned here."""
+    process = settled(world.returned) if world.returned is not None else None
+    function = process.function if isinstance(process, Callable) else None
+    if process is None or function is None or function.parent is None:
+        return None
+    if function.parent is not world.root:
+        return None
+    if not is_called_by_engine(function):
+        return None
+    node = function.__dict__.get("engine_elsewhere")
+    if node is None:
+        node = ast.Call(func=ast.Name(id="Engine", ctx=ast.Load()), args=[], keywords=[])
+        function.__dict__["engine_elsewhere"] = ast.copy_location(node, function.node)
+    key = f"engine@{function.module.name}:{function.node.lineno}"
+    return Engine(key, name="process", process=process, node=node)
+
+
+def is_called_by_engine(function: Function) -> bool:
+    """Whether a function has the form of those that ignite calls for every batch."""
+    given = [parameter.arg for parameter in function.node.args.args]
+    return given[-2:] == ["engine", "batch"]
 
 
 def run_engine(world: World, engine: Engine, node: ast.Call) -> Value:

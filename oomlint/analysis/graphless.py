@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from oomlint.analysis import callers, classes, knowledge, parameterless, rollouts
 from oomlint.analysis import questions as ask
 from oomlint.analysis.answers import Node, positions
+from oomlint.analysis.driven import is_called_by_engine
 from oomlint.analysis.keeping import crosses
 from oomlint.analysis.modules import Class, Function, Module, written
 from oomlint.analysis.state import Event, Kind, World, once
@@ -137,12 +138,6 @@ def answers_at_once(world: World, event: Event) -> bool:
         and id(event.value) in ancestors(later.value)
         for later in world.of(Kind.DETACH)
     )
-
-
-def is_called_by_engine(function: Function) -> bool:
-    """Whether a function has the form of those that ignite calls for every batch."""
-    given = [parameter.arg for parameter in function.node.args.args]
-    return given[-2:] == ["engine", "batch"]
 
 
 def becomes_array(world: World, value: Value) -> bool:
