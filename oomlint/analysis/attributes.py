@@ -34,14 +34,14 @@ NO_PART_OF_A_TENSOR = frozenset({Role.OPTIMIZER, Role.SCALER, Role.SCHEDULER})
 
 def attribute(world: World, receiver: Value, name: str) -> Value:
     receiver = settled(receiver)
+    if isinstance(receiver, Instance):
+        return instance_attribute(world, receiver, name)
     if isinstance(receiver, External):
         qualified = f"{receiver.qualified}.{name}"
         found = None
         if not classes.is_outside(receiver.qualified):
             found = world.project.find(qualified, world.frame.module)
         return definition(found, qualified) if found else External(qualified, qualified=qualified)
-    if isinstance(receiver, Instance):
-        return instance_attribute(world, receiver, name)
     if isinstance(receiver, ClassValue) and receiver.cls is not None:
         method = classes.find_method(world, receiver.cls, name)
         if method is not None:
@@ -175,6 +175,8 @@ def is_settled(world: World, key: str) -> bool:
 def assigned_elsewhere(world: World, cls: Class, name: str, receiver: Instance) -> Value | None:
     """What a method that was not followed (setup, configure ...) assigns to `self.name`."""
     for kin in classes.lineage(world, cls):
+        if not is_assigned_later(kin, name):
+            continue
         for expression, method in kin.assigned.get(name, ()):
             if method.name == "__init__" or not isinstance(expression, ast.Call):
                 continue
@@ -194,6 +196,17 @@ def assigned_elsewhere(world: World, cls: Class, name: str, receiver: Instance) 
                 world.loops = loops
                 world.frames.pop()
     return None
+
+
+def is_assigned_later(cls: Class, name: str) -> bool:
+    """Whether another method than the constructor may assign an attribute, by its text."""
+    known: set[str] | None = cls.__dict__.get("assigned_later")
+    if known is None:
+        known = cls.__dict__["assigned_later"] = set()
+        for method in cls.methods.values():
+            if method.name != "__init__":
+                known |= method.assignable
+    return name in known
 
 
 def first_argument(method: Function) -> str:

@@ -80,9 +80,9 @@ def assign(world: World, target: ast.expr, value: Value, node: ast.stmt, source:
             return
         unpack(world, target, value)
         return
-    if isinstance(target, (ast.Name, ast.Attribute)):
+    if may_be_total(target, value, source):
         old, born, place = current(world, target)
-        if old is not None and is_total(old, value, target, source):
+        if old is not None and id(old) in ancestors(value):
             keep_in_total(world, node, place, old, added(value, old), born, value)
             bind(world, target, value, born)
             return
@@ -136,19 +136,19 @@ def made_by_factory(target: ast.Name | ast.Attribute, value: Value, made: Value)
     return found
 
 
-def is_total(old: Value, value: Value, target: ast.expr, source: ast.expr) -> bool:
-    """Whether a new value is the old one with something added, mixed in or put beside it."""
-    joined = isinstance(source, ast.Call) and joins(source)
-    if not joined and not isinstance(source, (ast.BinOp, ast.IfExp)):
+def may_be_total(target: ast.expr, value: Value, source: ast.expr) -> bool:
+    """Whether a new value may be the old one with something added, mixed in or put beside it."""
+    if not isinstance(source, (ast.BinOp, ast.IfExp)):
+        if not isinstance(source, ast.Call) or not joins(source):
+            return False
+    if not isinstance(target, (ast.Name, ast.Attribute)) or not isinstance(value, (Tensor, Either)):
         return False
-    if not isinstance(value, (Tensor, Either)):
-        return False
-    text = written(target)
-    mentioned = any(
-        isinstance(part, (ast.Name, ast.Attribute)) and written(part) == text
-        for part in ast.walk(source)
-    )
-    return mentioned and id(old) in ancestors(value)
+    known: bool | None = target.__dict__.get("goes_on")
+    if known is None:
+        kind, text = type(target), written(target)
+        parts = (part for part in ast.walk(source) if type(part) is kind)
+        known = target.__dict__["goes_on"] = any(written(part) == text for part in parts)
+    return known
 
 
 def added(value: Value, old: Value) -> Value:

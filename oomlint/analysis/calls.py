@@ -23,14 +23,16 @@ from oomlint.analysis.values import (
     Arguments,
     Callable,
     ClassValue,
+    Constant,
     Container,
-    Either,
     External,
     GradContext,
     Instance,
     Keywords,
     Method,
+    Number,
     Super,
+    Tensor,
     Thing,
     Unknown,
     Value,
@@ -45,7 +47,7 @@ def evaluate_call(world: World, node: ast.Call) -> Value:
         found = evaluate(world, function.value)
         receiver = settled(found)
         arguments, keywords = evaluate_arguments(world, node)
-        if isinstance(found, Either) and function.attr == "backward" and not arguments:
+        if receiver is not found and function.attr == "backward" and not arguments:
             # Both losses are walked, whichever it is.
             return method_backward(world, node, found, arguments, keywords) or NONE
         return call_attribute(world, node, receiver, function.attr, arguments, keywords)
@@ -191,13 +193,15 @@ def call_attribute(
         if taught is not None:
             called = taught_method(world, receiver, name)
             return call_taught(world, node, taught, receiver, called, arguments, keywords)
+    if isinstance(receiver, External):
+        target = attribute(world, receiver, name)
+        return call_value(world, node, target, arguments, keywords)
+    if isinstance(receiver, ANYTHING):
+        return call_method(world, node, receiver, name, arguments, keywords)
     if isinstance(receiver, driven.Engine):
         done = driven.call_engine(world, node, receiver, name, arguments, keywords)
         if done is not None:
             return done
-    if isinstance(receiver, External):
-        target = attribute(world, receiver, name)
-        return call_value(world, node, target, arguments, keywords)
     if isinstance(receiver, Super):
         return call_super(world, node, receiver, name, arguments, keywords)
     if isinstance(receiver, Instance) and receiver.cls is not None:
@@ -223,6 +227,21 @@ def call_attribute(
         held = attribute(world, receiver, name)
         if isinstance(held, (Unknown, Thing)) and held.role in (Role.MODEL, Role.CRITERION):
             return call_value(world, node, held, arguments, keywords)
+    return call_method(world, node, receiver, name, arguments, keywords)
+
+
+# What has no methods of the project: what a method of it does is told by its name.
+ANYTHING = (Tensor, Number, Constant, Container, Thing)
+
+
+def call_method(
+    world: World,
+    node: ast.Call,
+    receiver: Value,
+    name: str,
+    arguments: Arguments,
+    keywords: Keywords,
+) -> Value:
     handler = METHODS.get(name)
     if handler is not None:
         result = handler(world, node, receiver, arguments, keywords)

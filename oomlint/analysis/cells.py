@@ -55,6 +55,8 @@ def cell_rows(module: Module) -> list[int]:
     source = module.source
     if source.notebook is not None:
         return [cell.row for cell in source.notebook.cells]
+    if "%%" not in source.text:
+        return []
     return [source.position(match.start())[0] for match in MARKER.finditer(source.text)]
 
 

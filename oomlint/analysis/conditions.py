@@ -244,8 +244,7 @@ def ends_in_raise(nodes: Sequence[ast.AST]) -> bool:
     if isinstance(last, ast.Raise):
         return True
     if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
-        text = written(last.value.func)
-        return text in ("sys.exit", "exit", "quit", "os._exit")
+        return classes.dotted(last.value.func) in ("sys.exit", "exit", "quit", "os._exit")
     return False
 
 
@@ -293,13 +292,32 @@ def node_is_eventful(world: World, module: Module, node: ast.AST) -> bool:
     if known is not None:
         return known
     memo[id(node)] = False
+    place = place_of(node)
+    quiet: Place = module.__dict__.get("quiet_place", NOWHERE)
+    if quiet[0] <= place[0] and place[1] <= quiet[1]:
+        # It is inside of what was asked about last, in which nothing happens.
+        return False
     found = mentions_event(world, module, node) and any(
         (isinstance(part, ast.Call) and call_is_eventful(world, module, part))
         or (isinstance(part, ast.Assign) and any(map(is_gradient, part.targets)))
         for part in ast.walk(node)
     )
     memo[id(node)] = found
+    if not found:
+        module.__dict__["quiet_place"] = place
     return found
+
+
+Place = tuple[tuple[int, int], tuple[int, int]]
+NOWHERE: Place = ((1, 0), (0, 0))
+
+
+def place_of(node: ast.AST) -> Place:
+    """Row and column of the start and of the end of a statement or an expression."""
+    if not isinstance(node, (ast.stmt, ast.expr)):
+        return NOWHERE[::-1]
+    last, end = node.end_lineno or node.lineno, node.end_col_offset or 0
+    return (node.lineno, node.col_offset), (last, end)
 
 
 def is_gradient(target: ast.expr) -> bool:
@@ -321,9 +339,15 @@ def mentions_event(world: World, module: Module, node: ast.AST) -> bool:
     if text.find(".grad", begin, end) >= 0:
         return True
     called = set(CALLED.findall(text, begin, end))
-    return not called.isdisjoint(TELLING_WORDS) or any(
-        name_is_eventful(world, module, name) for name in called
-    )
+    if not called.isdisjoint(TELLING_WORDS):
+        return True
+    quiet = world.project.quiet.setdefault(module, set())
+    called -= quiet
+    for name in called:
+        if name_is_eventful(world, module, name):
+            return True
+        quiet.add(name)
+    return False
 
 
 def memo_of(module: Module) -> dict[int, bool]:
@@ -382,8 +406,8 @@ def name_is_eventful(world: World, module: Module, name: str) -> bool:
         return True
     if name not in module.imports or classes.is_outside(module.imports[name]):
         return False
-    found = world.project.find(module.imports[name], module)
-    return isinstance(found, Function) and found.name in eventful_names(found.module, taught)
+    found = world.project.function(module.imports[name], module)
+    return found is not None and found.name in eventful_names(found.module, taught)
 
 
 def eventful_names(module: Module, taught: frozenset[str] = frozenset()) -> frozenset[str]:

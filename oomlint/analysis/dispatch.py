@@ -29,8 +29,9 @@ STATEMENTS: dict[type[ast.stmt], Callable[[World, Any], Signal]] = {}
 
 
 def evaluate(world: World, node: ast.expr) -> Value:
-    handler = EXPRESSIONS.get(type(node))
-    if handler is None:
+    try:
+        handler = EXPRESSIONS[type(node)]
+    except KeyError:
         return Unknown(f"?{type(node).__name__}")
     return handler(world, node)
 

@@ -33,12 +33,15 @@ from oomlint.analysis.values import (
 
 
 def evaluate_constant(world: World, node: ast.Constant) -> Value:
-    if node.value is None:
+    value = node.value
+    if value is None:
         return NONE
-    key: str | None = node.__dict__.get("key")
-    if key is None:
-        key = node.__dict__["key"] = shortened(repr(node.value))
-    return Constant(key, value=node.value)
+    held = node.__dict__
+    known: Constant | None = held.get("known")
+    if known is None:
+        known = held["known"] = Constant(shortened(repr(value)), value=value)
+    # A text is the same wherever it is; a number may be the beginning of a total.
+    return known if type(value) is str else Constant(known.key, value=value)
 
 
 def evaluate_attribute(world: World, node: ast.Attribute) -> Value:

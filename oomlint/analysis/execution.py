@@ -260,6 +260,8 @@ def walk_all(body: list[ast.stmt]) -> Iterator[ast.AST]:
 
 
 def run_expression(world: World, node: ast.Expr) -> Signal:
+    if type(node.value) is ast.Constant and not world.frame.module.shown_rows:
+        return None
     value = evaluate(world, node.value)
     frame = world.frame
     if frame.function is None and node.lineno in frame.module.shown_rows:

@@ -62,7 +62,8 @@ def explore(
 ) -> tuple[list[World], int]:
     """The worlds of one root, by flipping one choice of a known world at a time.
 
-    `alone` asks for the first of them only.
+    `alone` asks for the first of them only, as does a root of another file from which nothing
+    happens by way of this one.
     A choice whose flip changes no event is idle: it is not flipped again together with others.
     """
     queue: deque[tuple[dict[str, bool], str, World | None]] = deque([({}, "", None)])
@@ -82,6 +83,8 @@ def explore(
         world = run_world(project, module, root, assumptions)
         spent, runs = spent + world.statements, runs + 1
         reached |= world.visited
+        if base is None and is_inherited(root, module) and not comes_here(world, module):
+            return [world], spent
         tried: set[str] = set()
         if base is not None and story_of(world) == story_of(base):
             idle.add(flipped)
@@ -102,6 +105,19 @@ def explore(
                 (again if condition in asked else first).append((other, key, world))
                 asked.add(condition)
     return found, spent
+
+
+def is_inherited(root: Root, module: Module) -> bool:
+    return root.function is not None and root.function.module is not module
+
+
+def comes_here(world: World, module: Module) -> bool:
+    """Whether an event happens in a file, or by way of a call in it."""
+    return any(
+        event.module is module or any(call.module is module for call in event.calls)
+        for event in world.events
+        if event.kind is not Kind.OPAQUE_CALL
+    )
 
 
 Story = tuple[object, ...]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import dataclass
 
 from oomlint.analysis import classes, knowledge
 from oomlint.analysis.conditions import eventful_names
@@ -33,6 +34,12 @@ SMALL = 60
 SMALL_ELSEWHERE = 25
 # Statements of a world behind which only what may hold training events is followed.
 TIRED = 500
+# Statements that hold others.
+COMPOUND = (
+    *(ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try),
+    *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef),
+    *((ast.TryStar,) if hasattr(ast, "TryStar") else ()),
+)
 # `step` alone says little: environments, schedulers and profilers step too.
 EVENT_NAMES = knowledge.EVENT_WORDS - {"step"}
 
@@ -114,19 +121,42 @@ def follow_lambda(world: World, target: Callable, arguments: Arguments) -> Value
 def worth_following(world: World, function: Function) -> bool:
     if len(world.calls) >= MAX_DEPTH or function.is_generator:
         return False
-    if any(frame.function is function for frame in world.frames):
-        return False
-    taught = world.project.taught_words
-    if function.words & EVENT_NAMES or function.name in eventful_names(function.module, taught):
+    for frame in world.frames:
+        if frame.function is function:
+            return False
+    words = function.words
+    if not EVENT_NAMES.isdisjoint(words):
         return True
-    if function.words & knowledge.MODE_WORDS and function.name != "__init__":
+    if function.name in eventful_names(function.module, world.project.taught_words):
+        return True
+    if function.name != "__init__" and not knowledge.MODE_WORDS.isdisjoint(words):
         return True
     if world.statements > TIRED:
         return False
     if function.module is world.subject:
-        return function.size <= SMALL
+        return size_of(function) <= SMALL
     # Elsewhere only what the checked file itself calls: a meter, a loss, a step helper.
-    return function.size <= SMALL_ELSEWHERE and world.frame.module is world.subject
+    return world.frame.module is world.subject and size_of(function) <= SMALL_ELSEWHERE
+
+
+def size_of(function: Function) -> int:
+    """How many statements a function has, nested ones included, as far as it may be small."""
+    known: int | None = function.__dict__.get("size_so_far")
+    if known is not None:
+        return known
+    total, pending = 0, [function.node.body]
+    while pending and total <= SMALL:
+        body = pending.pop()
+        total += len(body)
+        for node in body:
+            if isinstance(node, COMPOUND):
+                pending += (
+                    getattr(node, name)
+                    for name in ("body", "orelse", "finalbody")
+                    if hasattr(node, name)
+                )
+    function.__dict__["size_so_far"] = total
+    return total
 
 
 def decorated_contexts(world: World, function: Function) -> list[str]:
@@ -187,43 +217,63 @@ def bind_arguments(
     arguments: Arguments,
     keywords: Keywords,
 ) -> None:
-    parameters = function.node.args
-    positional = [*parameters.posonlyargs, *parameters.args]
+    signature = signature_of(function)
     names = frame.names
-    given = list(arguments)
-    if this is not None:
-        given.insert(0, this)
-    for parameter, value in zip(positional, given, strict=False):
-        names[parameter.arg] = value
-    if parameters.vararg is not None:
-        rest = given[len(positional) :]
-        names[parameters.vararg.arg] = Container(
-            f"*{parameters.vararg.arg}", items=rest, kind="tuple", born=world.marks
+    given = [this, *arguments] if this is not None else arguments
+    names.update(zip(signature.positional, given, strict=False))
+    if signature.vararg:
+        rest = given[len(signature.positional) :]
+        names[signature.vararg] = Container(
+            f"*{signature.vararg}", items=rest, kind="tuple", born=world.marks
         )
-    known = {p.arg for p in (*positional, *parameters.kwonlyargs)}
     extra = {}
-    is_open = OPEN in keywords
     for name, value in keywords.items():
-        if name in known:
+        if name in signature.named:
             names[name] = value
         else:
             extra[name] = value
-    if parameters.kwarg is not None:
-        names[parameters.kwarg.arg] = Container(
-            f"**{parameters.kwarg.arg}:{world.marks}", names=extra, kind="dict", born=world.marks
+    if signature.kwarg:
+        names[signature.kwarg] = Container(
+            f"**{signature.kwarg}:{world.marks}", names=extra, kind="dict", born=world.marks
         )
-    bind_defaults(world, frame, function, is_open)
+    bind_defaults(world, frame, function, signature, OPEN in keywords)
 
 
-def bind_defaults(world: World, frame: Frame, function: Function, is_open: bool) -> None:
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The names of a function's parameters, and its defaults; "" for what it does not take."""
+
+    positional: tuple[str, ...]
+    vararg: str
+    kwarg: str
+    named: frozenset[str]
+    defaults: tuple[tuple[ast.arg, ast.expr | None], ...]
+
+
+def signature_of(function: Function) -> Signature:
+    known: Signature | None = function.__dict__.get("signature")
+    if known is not None:
+        return known
     parameters = function.node.args
     positional = [*parameters.posonlyargs, *parameters.args]
     defaults = [None] * (len(positional) - len(parameters.defaults)) + list(parameters.defaults)
-    pairs = [
-        *zip(positional, defaults, strict=True),
-        *zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True),
-    ]
-    for parameter, default in pairs:
+    found = function.__dict__["signature"] = Signature(
+        tuple(parameter.arg for parameter in positional),
+        parameters.vararg.arg if parameters.vararg is not None else "",
+        parameters.kwarg.arg if parameters.kwarg is not None else "",
+        frozenset(parameter.arg for parameter in (*positional, *parameters.kwonlyargs)),
+        (
+            *zip(positional, defaults, strict=True),
+            *zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True),
+        ),
+    )
+    return found
+
+
+def bind_defaults(
+    world: World, frame: Frame, function: Function, signature: Signature, is_open: bool
+) -> None:
+    for parameter, default in signature.defaults:
         if parameter.arg in frame.names:
             continue
         if isinstance(default, ast.Constant) and not is_open:

@@ -12,14 +12,17 @@ from oomlint.analysis.values import Callable, ClassValue, External, Value, join,
 
 
 def evaluate_name(world: World, node: ast.Name) -> Value:
-    return lookup(world, world.frame, node.id)
+    frame = world.frames[-1]
+    found = frame.names.get(node.id)
+    return found if found is not None else lookup(world, frame, node.id)
 
 
 def lookup(world: World, frame: Frame, name: str) -> Value:
     scope: Frame | None = frame
     while scope is not None:
-        if name in scope.names:
-            return scope.names[name]
+        found = scope.names.get(name)
+        if found is not None:
+            return found
         scope = scope.parent
     script = world.frames[0] if world.frames else frame
     if script.module is frame.module and name in script.names:
@@ -29,15 +32,15 @@ def lookup(world: World, frame: Frame, name: str) -> Value:
 
 
 def global_name(world: World, module: Module, name: str) -> Value:
-    known: dict[str, str] = module.__dict__.setdefault("outside_names", {})
+    known: dict[str, External] = module.__dict__.setdefault("outside_names", {})
     outside = known.get(name)
     if outside is not None:
-        return External(outside, qualified=outside)
+        return outside
     found = find_global(world, module, name)
     # What `partial` bound belongs to it: the name of what is called is not all.
     if isinstance(found, External) and not (found.given or found.named):
         if classes.is_outside(found.qualified) or found.qualified in BUILTINS:
-            known[name] = found.qualified
+            known[name] = External(found.qualified, qualified=found.qualified)
     return found
 
 

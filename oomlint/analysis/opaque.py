@@ -9,9 +9,12 @@ from oomlint.analysis.state import Kind, World
 from oomlint.analysis.values import (
     Arguments,
     Callable,
+    Constant,
     Container,
+    External,
     Instance,
     Keywords,
+    Number,
     Tensor,
     Thing,
     Unknown,
@@ -35,15 +38,23 @@ def opaque(
 
 def emit_opaque(world: World, node: ast.Call, receiver: Value | None, inputs: list[Value]) -> None:
     """A call that cannot be followed may do anything to the objects that it gets."""
-    held: list[Value] = [
-        value
-        for given in inputs
-        for value in options(given)
-        if isinstance(value, (Thing, Instance, Callable))
-        or (isinstance(value, Unknown) and value.role is not None)
-    ]
+    held: list[Value] = []
+    passed: list[Value] = []
+    for given in inputs:
+        if isinstance(given, (Tensor, Container)):
+            passed.append(given)
+        elif not isinstance(given, PLAIN):
+            held.extend(
+                value
+                for value in options(given)
+                if isinstance(value, (Thing, Instance, Callable))
+                or (isinstance(value, Unknown) and value.role is not None)
+            )
     if isinstance(receiver, (Instance, Unknown)):
         held.append(receiver)
-    passed = [value for value in inputs if isinstance(value, (Tensor, Container))]
     if held or passed:
         world.emit(Kind.OPAQUE_CALL, node, receiver, Container("held", items=held), passed=passed)
+
+
+# Values that nothing can be done to.
+PLAIN = (Constant, Number, External)

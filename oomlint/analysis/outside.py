@@ -120,14 +120,14 @@ def call_known(
     role = knowledge.role_of_constructor(qualified)
     if role is not None:
         return make_thing(world, node, role, qualified, arguments, keywords)
-    if "." not in qualified:
+    head, dot, last = qualified.partition(".")
+    if not dot:
         return call_builtin(world, node, qualified, arguments, keywords)
-    head, _, last = qualified.partition(".")
-    last = qualified.rsplit(".", 1)[-1]
-    if knowledge.CLIP_NAME.match(last):
+    last = last.rpartition(".")[2]
+    if "clip" in last and knowledge.CLIP_NAME.match(last):
         return clip(world, node, arguments, keywords, None)
-    inputs = [*arguments, *keywords.values()]
-    key = shortened(f"{qualified}({','.join(value.key for value in inputs)})")
+    inputs = [*arguments, *keywords.values()] if keywords else arguments
+    key = shortened(f"{qualified}({','.join([value.key for value in inputs])})")
     if head == "torch":
         return call_torch(world, qualified, last, key, inputs)
     if qualified in ("copy.deepcopy", "copy.copy") and first is not None:
@@ -142,7 +142,7 @@ def call_known(
     if qualified in ("collections.namedtuple", "typing.NamedTuple"):
         return External(f"record@{node.lineno}", qualified=RECORD)
     if qualified == RECORD:
-        return Container(key, items=inputs, born=world.marks, kind="tuple")
+        return Container(key, items=[*inputs], born=world.marks, kind="tuple")
     if qualified in ("collections.deque", "collections.defaultdict", "collections.OrderedDict"):
         limit = keywords.get("maxlen")
         if limit is None and qualified.endswith("deque") and len(arguments) > 1:

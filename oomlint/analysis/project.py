@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oomlint.analysis import modules, outline, parsing
-from oomlint.analysis.modules import Class, Function, Module
+from oomlint.analysis.modules import Class, Function, LazyModule, Module
 from oomlint.source import Unreadable, read
 
 if TYPE_CHECKING:
@@ -104,8 +104,13 @@ class Project:
     met_subject: bool = False
     # Answers that do not change during one analysis.
     found: dict[tuple[int, str], Definition | None] = field(default_factory=dict)
+    found_functions: dict[tuple[int, str], Function | None] = field(default_factory=dict)
+    # Names that a module calls and from which no training event is reached.
+    quiet: dict[Module, set[str]] = field(default_factory=dict)
     starts: dict[Path, list[str]] = field(default_factory=dict)
     loaded: set[Path] = field(default_factory=set)
+    # What was loaded so far: one analysis sees one version of a file.
+    read_so_far: dict[Path, Module | None] = field(default_factory=dict)
     lineages: dict[Class, list[Class]] = field(default_factory=dict)
     base_names: dict[Class, list[str]] = field(default_factory=dict)
     constructed: dict[Class, list[Built]] = field(default_factory=dict)
@@ -117,6 +122,8 @@ class Project:
 
     def module(self, path: Path, wanted: str) -> Module | None:
         """The module at a path, where its text mentions the wanted name at all."""
+        if path in self.read_so_far:
+            return self.read_so_far[path]
         if path == self.subject.path:
             self.met_subject = True
             return self.subject
@@ -127,19 +134,15 @@ class Project:
             if len(self.loaded) >= MAX_MODULES:
                 return None
             self.loaded.add(path)
-        return load(path)
+        self.read_so_far[path] = load(path)
+        return self.read_so_far[path]
 
     def bases(self, importer: Module) -> list[str]:
         """Folders, with a separator at the end, from which an absolute import may start."""
-        folder = importer.path.parent
-        if folder in self.starts:
-            return self.starts[folder]
-        top = folder
-        while (top / "__init__.py").is_file() and top.parent != top:
-            top = top.parent
-        places = (top, folder, self.root, self.root / "src")
-        self.starts[folder] = list(dict.fromkeys(inside(place) for place in places))
-        return self.starts[folder]
+        known = self.starts.get(importer.path)
+        if known is None:
+            known = self.starts[importer.path] = starts_of(importer.path.parent, self.root)
+        return known
 
     def find(self, qualified: str, importer: Module, depth: int = 0) -> Definition | None:
         """What a qualified name means inside the project; None for everything outside of it."""
@@ -148,7 +151,17 @@ class Project:
             self.found[key] = self.search(qualified, importer, depth)
         return self.found[key]
 
-    def search(self, qualified: str, importer: Module, depth: int) -> Definition | None:
+    def function(self, qualified: str, importer: Module) -> Function | None:
+        """The function that a qualified name means; a class of the name is not even parsed."""
+        key = (id(importer), qualified)
+        if key not in self.found_functions:
+            found = self.found.get(key) or self.search(qualified, importer, 0, functions=True)
+            self.found_functions[key] = found if isinstance(found, Function) else None
+        return self.found_functions[key]
+
+    def search(
+        self, qualified: str, importer: Module, depth: int, functions: bool = False
+    ) -> Definition | None:
         parts = qualified.split(".")
         for base in self.bases(importer):
             if not has_top(base, parts[0]) and self.subject_at(base, parts[:1]) is None:
@@ -163,7 +176,7 @@ class Project:
                 module = self.module(path, parts[length] if length < len(parts) else "")
                 if module is None:
                     break
-                found = self.member(module, parts[length:], depth)
+                found = self.member(module, parts[length:], depth, functions)
                 if found is not None:
                     return found
                 break
@@ -172,13 +185,31 @@ class Project:
     def subject_at(self, base: str, parts: list[str]) -> Path | None:
         """The checked file itself, which an editor may not have saved yet."""
         path = self.subject.path
-        return path if f"{base}{os.sep.join(parts)}.py" == str(path) else None
+        if not self.subject_name.endswith(f"{parts[-1]}.py"):
+            return None
+        return path if f"{base}{os.sep.join(parts)}.py" == self.subject_name else None
 
-    def member(self, module: Module, rest: list[str], depth: int = 0) -> Definition | None:
+    @cached_property
+    def subject_name(self) -> str:
+        return str(self.subject.path)
+
+    def re_exported(
+        self, target: str, module: Module, depth: int, functions: bool
+    ) -> Definition | None:
+        if functions:
+            return self.search(target, module, depth + 1, functions)
+        return self.find(target, module, depth + 1)
+
+    def member(
+        self, module: Module, rest: list[str], depth: int = 0, functions: bool = False
+    ) -> Definition | None:
         """A definition inside a module, re-exports followed."""
         if not rest:
             return module
         name = rest[0]
+        if functions and len(rest) == 1 and is_class(module, name):
+            # Found, whatever is in it: nothing else is meant.
+            return module
         cls = module.class_(name)
         if cls is not None:
             return cls if len(rest) == 1 else cls.methods.get(rest[1])
@@ -189,12 +220,30 @@ class Project:
             return None
         if name in module.imports:
             target = ".".join([module.imports[name], *rest[1:]])
-            return self.find(target, module, depth + 1)
+            return self.re_exported(target, module, depth, functions)
         for star in module.stars:
-            found_by_star = self.find(".".join([star, *rest]), module, depth + 1)
+            target = ".".join([star, *rest])
+            found_by_star = self.re_exported(target, module, depth, functions)
             if found_by_star is not None:
                 return found_by_star
         return None
+
+
+@lru_cache(maxsize=4096)
+def starts_of(folder: Path, root: Path) -> list[str]:
+    """Folders, with a separator at the end, from which an import of a file in `folder` starts."""
+    top = folder
+    while (top / "__init__.py").is_file() and top.parent != top:
+        top = top.parent
+    return list(dict.fromkeys(inside(place) for place in (top, folder, root, root / "src")))
+
+
+def is_class(module: Module, name: str) -> bool:
+    """Whether a module defines a class of this name, as its lines say."""
+    start = module.pending.get(name) if isinstance(module, LazyModule) else None
+    if start is None:
+        return name in module.classes
+    return module.source.text.startswith("class", start)
 
 
 def inside(folder: Path) -> str:
@@ -236,6 +285,7 @@ def forget_files() -> None:
     """Drops what is remembered about which files exist (an editor's project changes)."""
     LEARNT.clear()
     has_top.cache_clear()
+    starts_of.cache_clear()
     module_file.cache_clear()
     project_texts.cache_clear()
     load_whole.cache_clear()

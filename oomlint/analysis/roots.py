@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 from oomlint.analysis import classes, walked
@@ -35,6 +34,9 @@ CALLED = ("__call__", "__init__", "__enter__")
 DEEDS = frozenset("for while with async no_grad inference_mode set_grad_enabled".split())
 # The mode of a network, whatever functions of these names there are.
 SWITCHES = re.compile(r"\.\s*(train|eval)\b")
+# A call that may switch a network's mode; `train()` alone never means evaluation.
+EVALUATING = re.compile(r"\beval\s*\(")
+GIVEN_MODE = re.compile(r"\.\s*train\s*\(\s*[^)\s]")
 STEPPING = re.compile(r"(^|_)steps?($|_)|update")
 
 
@@ -50,14 +52,30 @@ class Root:
     again: bool = False
 
 
-@lru_cache(maxsize=50_000)
-def said_by(word: str) -> int:
-    said = WORDS.get(word, 0)
-    if "backward" in word:
-        said |= BACKWARD
-    if STEPPING.search(word):
-        said |= STEP
-    return said
+CALLS = ((EVALUATES, EVALUATING), (TRAIN, GIVEN_MODE))
+
+
+def called(call: re.Pattern[str], functions: Iterable[Function]) -> bool:
+    return any(call.search(function.code) for function in functions)
+
+
+class Said(dict[str, int]):
+    """What each word says, found once."""
+
+    def __missing__(self, word: str) -> int:
+        said = WORDS.get(word, 0)
+        if "backward" in word:
+            said |= BACKWARD
+        if STEPPING.search(word):
+            said |= STEP
+        if len(self) > MAX_SAID:
+            self.clear()
+        self[word] = said
+        return said
+
+
+MAX_SAID = 50_000
+SAID = Said()
 
 
 def taught_bits(project: Project) -> dict[str, int]:
@@ -138,14 +156,18 @@ class Reading:
         """The words of what the module does itself besides defining things."""
         skipped = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
         words: set[str] = set()
-        for node in self.module.tree.body:
-            if isinstance(node, skipped):
-                continue
-            for part in ast.walk(node):
+        pending: list[object] = [n for n in self.module.tree.body if not isinstance(n, skipped)]
+        while pending:
+            part = pending.pop()
+            if isinstance(part, list):
+                pending.extend(part)
+            elif isinstance(part, ast.AST):
                 if isinstance(part, ast.Name):
                     words.add(part.id)
-                elif isinstance(part, ast.Attribute):
+                    continue
+                if isinstance(part, ast.Attribute):
                     words.add(part.attr)
+                pending.extend(part.__dict__[name] for name in part._fields)
         return words
 
     def roots(self) -> list[Root]:
@@ -182,8 +204,9 @@ class Reading:
                         continue
                     if kin.module is self.module and not method.words & kin.methods.keys() & mine:
                         continue  # followed for its own class already
-                    words = method.words.union(*(cls.methods[name].words for name in mine))
-                    said = self.judged_by(self.read(frozenset(words)))
+                    methods = [method, *(cls.methods[name] for name in mine)]
+                    words = frozenset().union(*(one.words for one in methods))
+                    said = self.judged_by(self.read(words, methods))
                     if said:
                         yield Root(method, cls, may_train(said), kin.module is self.module)
 
@@ -239,14 +262,17 @@ class Reading:
     def mentioned(self, function: Function) -> Mentions:
         known = self.mentions.get(function)
         if known is None:
-            known = self.mentions[function] = self.read(function.words)
+            known = self.mentions[function] = self.read(function.words, (function,))
         return known
 
-    def read(self, words: frozenset[str]) -> Mentions:
+    def read(self, words: frozenset[str], functions: Iterable[Function] = ()) -> Mentions:
+        """What words say, and which they are; where they stand is looked up in `functions`."""
         said = 0
         for word in words:
-            said |= said_by(word)
-        if words & self.evaluated:
+            said |= SAID[word]
+        if functions:
+            said &= ~sum(bit for bit, call in CALLS if said & bit and not called(call, functions))
+        if not self.evaluated.isdisjoint(words):
             said |= EVALUATES
         for word in words & self.taught.keys():
             said |= self.taught[word]
@@ -274,8 +300,8 @@ class Reading:
     def learn(self, place: tuple[tuple[str, ...], str]) -> Learnt:
         """Follows an import by itself, so that what it leads to is the same for every importer."""
         apart = Project(self.project.root, self.module)
-        found = apart.find(place[1], self.module)
-        said = self.read(found.words).said if isinstance(found, Function) else 0
+        found = apart.function(place[1], self.module)
+        said = self.read(found.words, (found,)).said if found is not None else 0
         learnt = Learnt(said, frozenset(apart.dependencies), frozenset(apart.loaded))
         if not self.taught and not apart.met_subject:
             LEARNT[place] = learnt

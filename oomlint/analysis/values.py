@@ -203,7 +203,7 @@ def options(value: Value) -> Iterator[Value]:
 
 def settled(value: Value) -> Value:
     """The option of an Either that can do something: the first that is no constant."""
-    if not isinstance(value, Either):
+    if type(value) is not Either:
         return value
     found = list(options(value))
     for wanted in (Thing, Instance, Callable, Tensor, Container, GradContext):
