@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from accuracy_kinds import MORE
 from accuracy_programs import PROGRAMS, Program
 from accuracy_scripts import SCRIPTS, Script
 
@@ -173,7 +174,7 @@ def main() -> int:
     parser.add_argument("--reuse", action="store_true", help="what the CUDA build said before")
     parser.add_argument("--ghost", default=str(HOME / "ghost"), help="python of the CUDA build")
     given = parser.parse_args()
-    every = (*PROGRAMS, *SCRIPTS)
+    every = (*PROGRAMS, *SCRIPTS, *MORE)
     chosen = [one for one in every if given.only is None or given.only in one.name]
     rows = measure(chosen, given.ghost, HOME / "accuracy" if given.reuse else None)
     if given.write:

@@ -310,3 +310,10 @@ def test_a_function_that_hangs_with_stand_ins_is_given_up(
     answer = verify(folder, text, "evaluate", "--timeout", "4")
     assert answer.code == 2
     assert "did not come to an end within 4 s" in answer.err
+
+
+def test_a_number_is_known_by_whole_words() -> None:
+    from oomlint.verify.values_by_name import setting
+
+    assert setting("n_batches") == setting("max_samples") == 4
+    assert setting("train_dataset") is None  # an `n_` inside of a word

@@ -42,7 +42,7 @@ SETTINGS: tuple[tuple[str, Any], ...] = (
     (r"hidden|embed|d_model|n_embd|feature|latent|z_?dim|nz$|noise|(^|_)dim$|width", WIDTH),
     (r"(img|image|input|crop|resize|patch)_?(size|dim)|resolution|height", SIDE),
     (r"(^|_)(freq|interval|every|period)|(print|log|save|eval|disp)_(freq|step|iter|every)", 10),
-    (r"epochs?$|(^|_)iter(ation)?s?$|(^|_)steps?$|(num|n|max|total)_", 4),
+    (r"epochs?$|(^|_)iter(ation)?s?$|(^|_)steps?$|(^|_)(num|n|max|total)_", 4),
     (r"path|dir$|directory|folder|(^|_)file(name)?$|root$|save_to|checkpoint$|ckpt", "path"),
     (r"name$|mode$|type$|split$|prefix|suffix|title|header|desc|phase|stage|task|arch$", "text"),
 )
