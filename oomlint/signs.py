@@ -6,7 +6,16 @@ import re
 
 from oomlint.analysis import cadence, decoding
 from oomlint.analysis.decoding import ModelCall
-from oomlint.token_patterns import DEFINITION, LOOP, AllOf, AnyOf, InOneBlock, InOneFunction, Lines
+from oomlint.token_patterns import (
+    DEFINITION,
+    LOOP,
+    AllOf,
+    AnyOf,
+    InOneBlock,
+    InOneFunction,
+    Lines,
+    Shared,
+)
 
 
 def loop_over(data: bytes) -> Lines:
@@ -149,4 +158,4 @@ class Stateless:
 
 
 # One loop chooses by a call what comes next, adds it, and runs a network.
-DECODES = InOneFunction((InOneBlock(LOOP, (CHOICE, GROWTH, ModelCall())), Stateless()))
+DECODES = Shared(InOneFunction((InOneBlock(LOOP, (CHOICE, GROWTH, ModelCall())), Stateless())))

@@ -71,6 +71,20 @@ class AllOf:
         return all(pattern.search(code) for pattern in self.patterns)
 
 
+class Shared:
+    """A pattern that several rules ask of the same text, which is searched once for all of them."""
+
+    def __init__(self, pattern: TokenPattern) -> None:
+        self.pattern = pattern
+        self.last: tuple[bytes | None, object] = (None, None)
+
+    def search(self, code: bytes, /) -> object:
+        last = self.last
+        if last[0] is not code:
+            last = self.last = (code, self.pattern.search(code))
+        return last[1]
+
+
 @dataclass(frozen=True)
 class Words:
     """One of some words, in whatever case they are written; given in lower case."""

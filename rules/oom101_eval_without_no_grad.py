@@ -9,8 +9,8 @@ from oomlint.analysis import Model, generating, grad_mode, turning_off
 from oomlint.analysis import graphless as evaluation
 from oomlint.analysis.answers import finding, short
 from oomlint.rule import Claim, Finding, Rule, Severity
-from oomlint.signs import DECODES
-from oomlint.token_patterns import AllOf, AnyOf
+from oomlint.signs import CHOOSING, DECODES
+from oomlint.token_patterns import AnyOf
 
 
 class EvalWithoutNoGrad(Rule):
@@ -72,9 +72,7 @@ class EvalWithoutNoGrad(Rule):
             "env.step",
             "envs.step",
             "environment.step",
-            "multinomial(",
-            "argmax(",
-            "topk(",
+            *CHOOSING,
         ),
     )
     token_pattern = AnyOf(
@@ -82,7 +80,7 @@ class EvalWithoutNoGrad(Rule):
             re.compile(rb"\.eval\(\s*\)"),
             re.compile(rb"\.train\(\s*(?:mode\s*=\s*)?False"),
             re.compile(rb"env(?:s|ironment)?\.step"),
-            AllOf((re.compile(rb"(?:multinomial|argmax|topk)\("), DECODES)),
+            DECODES,
         )
     )
     claims = (Claim.PEAK_FALLS, Claim.GROWTH_STOPS)
