@@ -32,6 +32,11 @@ sum(plain(one).sum() for one in parts).backward()
 found["same"] = torch.allclose(model[0].weight.grad.cpu(), plain[0].weight.grad, atol=1e-5)
 with FakeTensorMode():
     found["fake"] = list(nn.Linear(3, 4)(torch.empty(2, 3)).shape)
+before = torch.cuda.memory_allocated()
+handed = torch.from_dlpack(made.values())
+found["handed"] = [str(handed.device), torch.cuda.memory_allocated() - before]
+padded = torch.nested.nested_tensor(parts, device="cuda")
+found["padded"] = [str(padded.device), str(padded.to_padded_tensor(0.0).device)]
 found["host"] = torch.cuda.host_memory_stats()["allocated_bytes.current"]
 found["shared"] = str(torch.quantile(torch.arange(5.0).cuda(), 0.5).item())
 print(json.dumps(found))
@@ -53,5 +58,7 @@ def test_tensors_that_hold_tensors() -> None:
     assert found["counted"] == 3 * 512
     assert found["same"]
     assert found["fake"] == [2, 4]
+    assert found["handed"] == ["cuda:0", 0]
+    assert found["padded"] == ["cuda:0", "cuda:0"]
     assert found["host"] == 0
     assert found["shared"] == "2.0"

@@ -53,7 +53,7 @@ def install(
     patch_constructors(device)
     patch_storages(device)
     sparse.install(device)
-    wrappers.install()
+    wrappers.install(device)
     cuda_api.install(device)
     random_numbers.install(device)
     torch._C._cuda_clearCublasWorkspaces = device.workspaces.clear

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from oomlint.verify.device import CPU, KEYS, TAG
+from oomlint.verify.device import CPU, KEYS, TAG, Device, on_device
 from oomlint.verify.device_names import target
 
 
@@ -31,7 +31,7 @@ def is_cuda(value: Any) -> bool:
     return isinstance(value, torch.device) and value.type == "cuda"
 
 
-def install() -> None:
+def install(device: Device) -> None:
     base: Any = torch.Tensor
     original = base._make_wrapper_subclass
 
@@ -51,6 +51,28 @@ def install() -> None:
     base._make_wrapper_subclass = staticmethod(make)
     mode: Any = FakeTensorMode
     mode.__torch_dispatch__ = passing_by(mode.__torch_dispatch__)
+    install_exchange(device)
+
+
+def install_exchange(device: Device) -> None:
+    """What is handed over within the process stays where it is, also where C++ does not say so."""
+    general: Any = torch
+    base_exchange, base_nested = torch.from_dlpack, torch._C._nested.nested_tensor
+
+    def from_dlpack(given: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(given, torch.Tensor) and on_device(given):
+            return given.detach()
+        return base_exchange(given, *args, **kwargs)
+
+    def nested(*args: Any, **kwargs: Any) -> Any:
+        where = target(kwargs.get("device"))
+        if where is None or not is_cuda(where):
+            return base_nested(*args, **kwargs)
+        with device.placing(where):
+            return base_nested(*args, **{**kwargs, "device": CPU})
+
+    general.from_dlpack = general.utils.dlpack.from_dlpack = from_dlpack
+    general._C._nested.nested_tensor = nested
 
 
 def passing_by(original: Any) -> Any:
