@@ -111,13 +111,16 @@ class Gate:
         coding = CODING.search(data, 0, 400)
         if coding and not TRANSPARENT.fullmatch(coding[1].replace(b"_", b"-")):
             return self.rules
+        closed = self.tokens.closed_by(data)
+        if self.texts.rules & ~closed:
+            closed |= self.texts.closed_by(data)
+        if closed == (1 << len(self.rules)) - 1:
+            return ()
         # Half of the files with the words only talk about training, in docstrings and comments.
         code = TEXTS.sub(b'""', data)
         if b"\r" in code:
             code = code.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        closed = self.tokens.closed_by(code)
-        if self.texts.rules & ~closed:
-            closed |= self.texts.closed_by(data)
+        closed |= self.tokens.closed_by(code)
         return tuple(
             rule
             for bit, rule in self.by_bit

@@ -119,19 +119,14 @@ CHECKPOINTING = AllOf(
         ),
     )
 )
+# Words of a call that chooses a token; `max(`, but not as the end of `softmax(`.
 CHOOSING = (
-    "argmax",
-    "multinomial",
-    "topk",
-    "sample",
-    "ategorical",
-    "pick",
-    "choose",
-    "greedy",
-    "max(",
+    *"argmax multinomial topk ategorical greedy sample( sample_ pick( pick_".split(),
+    *"choose( choose_".split(),
+    *(f"{before}max(" for before in " .=,:([{-+*/\n\t"),
 )
 CHOICE = Lines(
-    tuple(word.encode() for word in CHOOSING),
+    tuple(b"argmax multinomial topk ategorical sample pick choose greedy max(".split()),
     re.compile(
         rb"(?:argmax|multinomial|topk|ategorical)\w*\s*\("
         rb"|(?:\b|_)(?:sample|pick|choose|greedy)(?:_\w*)?\s*\(|\bmax\(",
