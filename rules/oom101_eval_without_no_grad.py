@@ -9,8 +9,8 @@ from oomlint.analysis import Model, generating, grad_mode, turning_off
 from oomlint.analysis import graphless as evaluation
 from oomlint.analysis.answers import finding, short
 from oomlint.rule import Claim, Finding, Rule, Severity
-from oomlint.signs import CHOOSING, DECODES
-from oomlint.token_patterns import AnyOf
+from oomlint.signs import DECODES
+from oomlint.token_patterns import AllOf, AnyOf
 
 
 class EvalWithoutNoGrad(Rule):
@@ -72,7 +72,7 @@ class EvalWithoutNoGrad(Rule):
             "env.step",
             "envs.step",
             "environment.step",
-            *CHOOSING,
+            *generating.CHOICES,
         ),
     )
     token_pattern = AnyOf(
@@ -80,7 +80,7 @@ class EvalWithoutNoGrad(Rule):
             re.compile(rb"\.eval\(\s*\)"),
             re.compile(rb"\.train\(\s*(?:mode\s*=\s*)?False"),
             re.compile(rb"env(?:s|ironment)?\.step"),
-            DECODES,
+            AllOf((generating.CHOICE, DECODES)),
         )
     )
     claims = (Claim.PEAK_FALLS, Claim.GROWTH_STOPS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,6 +22,9 @@ WANTED = frozenset(
     "autograd backward requires_grad_ requires_grad enable_grad set_grad_enabled log_prob"
     " gumbel_softmax rsample straight_through".split()
 )
+# The choice of a token in torch's own words: a loop that only says `sample` may choose anything.
+CHOICES = ("argmax(", "multinomial(", "topk(")
+CHOICE = re.compile(rb"(?:argmax|multinomial|topk)\(")
 # What returns scores beside the places where they were.
 RANKING = frozenset({"topk", "max", "sort"})
 
@@ -36,6 +40,8 @@ class Generation:
 
 def generations(model: Model) -> Iterator[Generation]:
     module = model.module
+    if not any(choice in module.source.text for choice in CHOICES):
+        return
     seen: set[Function] = set()
     for found in decoding.decodings(module):
         function = module.function_of(found.forward)
