@@ -21,11 +21,13 @@ METHOD = rb"\s*\.\s*(?:" + b"|".join(sorted(map(str.encode, MODULE_METHODS))) + 
 # Called or asked for parameters, bound, annotated, or one of the parts of a model.
 MODULE_PLACES = re.compile(
     rb"(?<![.\w])\0(?:\s*\(|" + METHOD + rb"|\s*:=)|^[^(]*(?<!\w)\0\s*(?:,[^=(]*)?=(?!=)"
-    rb"|(?:^|[(,])[ \t*]*\0\s*:.|\bas[ \t]+\0(?!\w)"
+    rb"|^[ \t]*[(\[][^=]*(?<!\w)\0\s*[,)\]][^=]*=(?!=)|(?:^|[(,])[ \t*]*\0\s*:.|\bas[ \t]+\0(?!\w)"
     rb"|\bfor\b.*(?<!\w)\0(?!\w).*\bin\b.*(?:\.(?:named_)?(?:children|modules)\("
     rb"|\.(?:layers?|blocks|stages|features)(?![\w.])|[(\\]\s*$)"
 )
-ATTRIBUTE_PLACES = re.compile(rb"\.\0\s*(?:\(|=(?!=)|:|,[^=]*=(?!=)|" + METHOD + rb")")
+ATTRIBUTE_PLACES = re.compile(
+    rb"\.\0\s*(?:\(|=(?!=)|:|,[^=]*=(?!=)|[)\]][ \t,)\]]*=(?!=)|" + METHOD + rb")"
+)
 
 
 class FreezeWithoutEffect(Rule):

@@ -84,8 +84,8 @@ class UnseededRun(Rule):
     name = "unseeded-run"
     severity = Severity.ADVICE
     tokens = ((".backward(",), (".step(",), ("torch",))
-    # As strings and comments are blanked: a guard, or a loop in the first column.
-    token_pattern = re.compile(rb"^(?:if __name__\b|for |while )", re.MULTILINE)
+    # A guard or a loop of the script; all of a block in a list of Markdown is indented.
+    token_pattern = re.compile(rb"^[ \t]*(?:if __name__\b|for |while )", re.MULTILINE)
     claims = (Claim.RUNS_AGREE,)
     default = False
 

@@ -73,6 +73,8 @@ def analyse(
     from oomlint.analysis.project import Project, keep_apart
 
     tree = parsing.parse(source.text) if last_tree is None else last_tree.tree_of(source.text)
+    if source.markdown is not None:
+        tree = parsing.without_heads(tree)
     module = modules.build(source, tree, *modules.module_name(source.path))
     project = Project(root or source.path.parent, module)
     keep_apart(effects)

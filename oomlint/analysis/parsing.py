@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
+from typing import TypeGuard
 
 from oomlint.source import MAX_NESTING
 
@@ -60,6 +61,21 @@ def parse(text: str) -> ast.Module:
         raise SyntaxProblem("the code nests too deeply to be analysed", 1, 1) from None
     except ValueError as error:
         raise SyntaxProblem(str(error), 1, 1) from None
+
+
+def without_heads(tree: ast.Module) -> ast.Module:
+    """The tree of a Markdown text whose indented blocks stand in the module like all others."""
+    body: list[ast.stmt] = []
+    for statement in tree.body:
+        body += statement.body if is_head(statement) else [statement]
+    return ast.Module(body, type_ignores=[])
+
+
+def is_head(statement: ast.stmt) -> TypeGuard[ast.If]:
+    """Whether it is the `if 1:` that stands for the fence of an indented block."""
+    if not isinstance(statement, ast.If) or not isinstance(statement.test, ast.Constant):
+        return False
+    return statement.test.value == 1 and not statement.orelse and not statement.col_offset
 
 
 def parse_here(text: str) -> ast.Module:
