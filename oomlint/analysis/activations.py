@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from oomlint.analysis.answers import waypoint_at
-from oomlint.analysis.classes import dotted
+from oomlint.analysis.classes import dotted, is_outside
 from oomlint.analysis.knowledge import TRANSPARENT
 from oomlint.analysis.layers import last_layer
 from oomlint.analysis.modules import Class, Function, written
@@ -120,6 +120,8 @@ def fed(model: Model, wanted: frozenset[str]) -> Iterator[Fed]:
     for site in sites(model.module):
         if len(site.node.args) + len(site.node.keywords) < 2:
             continue
+        if is_known_otherwise(site.qualified):
+            continue
         place = Place(site.node.func, site.function, model.module)
         loss, made = reader.loss_of(place)
         if loss not in wanted:
@@ -131,6 +133,14 @@ def fed(model: Model, wanted: frozenset[str]) -> Iterator[Fed]:
         endings = reader.endings(where)
         if endings:
             yield Fed(site, loss, made, where, tuple(dict.fromkeys(endings)))
+
+
+def is_known_otherwise(qualified: str) -> bool:
+    """Whether a callee is known by its name, and is no loss: most calls are such."""
+    if not qualified or ("." in qualified and not is_outside(qualified)):
+        return False
+    found = LOSS.fullmatch(qualified)
+    return found is None or found[3] not in LOSSES
 
 
 def users(model: Model, made: Place) -> int:

@@ -70,13 +70,13 @@ def uses(module: Module) -> list[Use]:
 
 def found_uses(module: Module) -> list[Use]:
     bound = list(bindings(module))
-    found = [use for node in ast.walk(module.tree) for use in used_at(module, node, bound)]
+    found = [use for node in module.parents for use in used_at(module, node, bound)]
     found.sort(key=lambda use: (use.node.lineno, use.node.col_offset))
     return [use for use in found if not is_guarded(module, use)]
 
 
 def bindings(module: Module) -> Iterator[Binding]:
-    for node in ast.walk(module.tree):
+    for node in module.parents:
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for alias in node.names:
                 qualified = f"{node.module}.{alias.name}"
@@ -158,7 +158,7 @@ def is_guarded(module: Module, use: Use) -> bool:
 
 
 def imports_of(module: Module, name: str) -> Iterator[ast.AST]:
-    for node in ast.walk(module.tree):
+    for node in module.parents:
         if isinstance(node, ast.Import | ast.ImportFrom):
             if any((alias.asname or alias.name) == name for alias in node.names):
                 yield node
@@ -189,7 +189,7 @@ def import_group(module: Module, statement: ast.AST) -> tuple[list[Use], bool]:
     names = {binding.local for binding in bound if binding.statement is statement}
     group = [u for u in uses(module) if u.binding and u.binding.statement is statement]
     known = {id(part) for use in group for part in ast.walk(use.node)}
-    for node in ast.walk(module.tree):
+    for node in module.parents:
         if isinstance(node, ast.Name) and node.id in names and id(node) not in known:
             function = module.function_of(node)
             binding = binding_of(node.id, function, bound)

@@ -45,7 +45,7 @@ def call_sites(
         module = project.load_whole(path)
         if module is None:
             continue
-        for node in ast.walk(module.tree):
+        for node in module.parents:
             if refers_to(scope, module, node, function):
                 yield module, node
 
@@ -113,7 +113,7 @@ def is_off(scope: Project, module: Module, node: ast.AST, depth: int) -> bool:
                 return False
             sites = [
                 other
-                for other in ast.walk(module.tree)
+                for other in module.parents
                 if isinstance(other, ast.Name | ast.Attribute)
                 and (getattr(other, "id", None) or getattr(other, "attr", None)) == function.name
                 and module.function_of(other) is not function
