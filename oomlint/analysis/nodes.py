@@ -19,8 +19,6 @@ NOWHERE = frozenset(
 LEAVES = NOWHERE | {ast.Name, ast.Constant, ast.alias, ast.Pass, ast.Break, ast.Continue}
 FUNCTIONS = frozenset((ast.FunctionDef, ast.AsyncFunctionDef))
 SCOPES = FUNCTIONS | {ast.Lambda, ast.ClassDef}
-# What a field holds that is no node.
-PLAIN = NOWHERE | {str, int, type(None)}
 # What may bind a name, besides definitions and parameters.
 BINDING = frozenset(
     (
@@ -38,6 +36,23 @@ BINDING = frozenset(
     )
 )
 
+
+# Fields in which no node stands that has a place.
+PLAIN_FIELDS = frozenset(
+    "ctx op id attr arg name module level kind type_comment is_async simple conversion".split()
+)
+
+
+class Fields(dict[type[ast.AST], tuple[str, ...]]):
+    """The fields of each kind of node in which nodes stand."""
+
+    def __missing__(self, kind: type[ast.AST]) -> tuple[str, ...]:
+        found = tuple(name for name in kind._fields if name not in PLAIN_FIELDS)
+        self[kind] = found
+        return found
+
+
+FIELDS = Fields()
 
 # A call with its number in the file and the function that it is in.
 Place = tuple[int, ast.Call, "Function | None"]
@@ -72,10 +87,12 @@ class Index:
                 binding = self.binding[node] = []
                 function = functions.get(node, function)
             below: list[Any] = []
-            for value in node.__dict__.values():
+            held = node.__dict__
+            for name in FIELDS[kind]:
+                value = held.get(name)
                 if type(value) is list:
                     below += value
-                elif type(value) not in PLAIN:
+                elif value is not None:
                     below.append(value)
             below.reverse()
             for child in below:
@@ -102,10 +119,12 @@ def children(node: ast.AST) -> list[ast.AST]:
     if isinstance(node, ast.ClassDef) and type(node) is not ast.ClassDef:
         return list(ast.iter_child_nodes(node))  # its body is made when it is asked for
     found: list[Any] = []
-    for value in node.__dict__.values():
+    held = node.__dict__
+    for name in FIELDS[type(node)]:
+        value = held.get(name)
         if type(value) is list:
             found += [child for child in value if isinstance(child, ast.AST)]
-        elif type(value) not in PLAIN and isinstance(value, ast.AST):
+        elif isinstance(value, ast.AST):
             found.append(value)
     return found
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from oomlint.analysis import classes, knowledge, parsing
 from oomlint.analysis.modules import Class, Function, LazyModule, Module, build, module_name
+from oomlint.analysis.nodes import LEAVES, children
 from oomlint.analysis.project import Project
 from oomlint.analysis.sites import (
     LOOPS,
@@ -143,8 +144,13 @@ def parents_in(scope: Function | Module) -> dict[ast.AST, ast.AST]:
     known: dict[ast.AST, ast.AST] | None = scope.__dict__.get("own_parents")
     if known is None:
         root = scope.node if isinstance(scope, Function) else scope.tree
-        known = {c: p for p in ast.walk(root) for c in ast.iter_child_nodes(p)}
-        scope.__dict__["own_parents"] = known
+        known = scope.__dict__["own_parents"] = {}
+        pending: list[ast.AST] = [root]
+        while pending:
+            node = pending.pop()
+            below = children(node)
+            known.update(dict.fromkeys(below, node))
+            pending += [child for child in below if type(child) not in LEAVES]
     return known
 
 
