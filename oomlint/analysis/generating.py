@@ -23,8 +23,8 @@ WANTED = frozenset(
     " gumbel_softmax rsample straight_through".split()
 )
 # The choice of a token in torch's own words: a loop that only says `sample` may choose anything.
-CHOICES = ("argmax(", "multinomial(", "topk(")
-CHOICE = re.compile(rb"(?:argmax|multinomial|topk)\(")
+CHOICES = ("argmax(", "multinomial(", "topk(", "torch.max(")
+CHOICE = re.compile(rb"(?:argmax|multinomial|topk|torch\.max)\(")
 # What returns scores beside the places where they were.
 RANKING = frozenset({"topk", "max", "sort"})
 
