@@ -107,5 +107,5 @@ class EvalWithoutNoGrad(Rule):
                 "the loop, and grad mode is on here"
             )
             ways = [(found.forward, "forward with grad mode on"), (found.growth, "tokens")]
-            fix = generating.turn_off(model, found)
+            fix = turning_off.decorated(model.module, found.function)
             yield finding(model, self, found.forward, message, fix, ways)

@@ -8,11 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from oomlint.analysis import callers, decoding, edits, hooks, sites
-from oomlint.analysis.answers import make_fix
+from oomlint.analysis import callers, decoding, hooks, sites
 from oomlint.analysis.debugging import is_test
 from oomlint.analysis.modules import Function, Module, written
-from oomlint.rule import Fix, Safety
 
 if TYPE_CHECKING:
     from oomlint.analysis import Model
@@ -24,7 +22,7 @@ WANTED = frozenset(
 )
 # The choice of a token in torch's own words: a loop that only says `sample` may choose anything.
 CHOICES = ("argmax(", "multinomial(", "topk(", "torch.max(")
-CHOICE = re.compile(rb"(?:argmax|multinomial|topk|torch\.max)\(")
+CHOICE = re.compile("|".join(map(re.escape, CHOICES)).encode())
 # What returns scores beside the places where they were.
 RANKING = frozenset({"topk", "max", "sort"})
 
@@ -120,16 +118,3 @@ def carries(node: ast.expr, live: set[str]) -> bool:
         return True
     parts = ast.iter_child_nodes(node)
     return any(carries(part, live) for part in parts if isinstance(part, ast.expr))
-
-
-def turn_off(model: Model, found: Generation) -> Fix | None:
-    """`@torch.no_grad()` on the function."""
-    if isinstance(found.function.node, ast.AsyncFunctionDef):
-        return None
-    name, imports = edits.name_in_file(model.module, "torch.no_grad")
-    try:
-        edit = edits.decorate(model.module, found.function, f"{name}()")
-    except edits.NoFix:
-        return None
-    title = f"Decorate `{found.function.name}` with `@{name}()`"
-    return make_fix(title, [*imports, edit], Safety.SAFE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from oomlint.analysis import edits, knowledge, sites
 from oomlint.analysis.answers import make_fix
@@ -44,11 +45,7 @@ def normal(
 def steps_with(module: Module, site: Site, condition: Condition) -> Site | None:
     """The optimizer's step behind a backward that happens under the same condition."""
     wanted = normal(module, *condition, site.function)
-    for other in sites.sites(module):
-        if other.method != "step" or other.function is not site.function or not steps(other):
-            continue
-        if other.node.lineno < site.node.lineno:
-            continue
+    for other in steps_behind(module, site):
         for test, truth in sites.conditions_around(module, other.node):
             # `if due or last:` steps whenever it is due.
             either = truth and isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or)
@@ -67,17 +64,21 @@ def enters_once(module: Module, site: Site, condition: Condition) -> Site | None
     size = divisor(text)
     if not truth or size is None:
         return None
-    for other in sites.sites(module):
-        if other.method != "step" or other.function is not site.function or not steps(other):
-            continue
-        if other.node.lineno < site.node.lineno:
-            continue
+    for other in steps_behind(module, site):
         for test, arm in sites.conditions_around(module, other.node):
             parts = test.values if isinstance(test, ast.BoolOp) else [test]
             found = [normal(module, part, arm, site.function) for part in parts]
             if any(is_due and divisor(due) == size for due, is_due in found):
                 return other
     return None
+
+
+def steps_behind(module: Module, site: Site) -> Iterator[Site]:
+    """The optimizer's steps in the function of a backward that do not stand above it."""
+    for other in sites.called(module, "step"):
+        if other.function is site.function and other.node.lineno >= site.node.lineno:
+            if steps(other):
+                yield other
 
 
 def divisor(text: str) -> str | None:

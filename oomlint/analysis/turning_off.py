@@ -32,16 +32,23 @@ def turn_off(model: Model, region: Region) -> Fix | None:
     module, function = model.module, region.function
     if region.shared:
         return None
-    name, imports = edits.name_in_file(module, "torch.no_grad")
     if function is not None and whole_function(model, function, region):
-        try:
-            edit = edits.decorate(module, function, f"{name}()")
-        except edits.NoFix:
-            return None
-        return make_fix(
-            f"Decorate `{function.name}` with `@{name}()`", [*imports, edit], Safety.SAFE
-        )
+        return decorated(module, function)
+    name, imports = edits.name_in_file(module, "torch.no_grad")
     return wrap_loop(model, region, name, imports)
+
+
+def decorated(module: Module, function: Function) -> Fix | None:
+    """`@torch.no_grad()` on a function; of an asynchronous one it would be off too soon."""
+    if isinstance(function.node, ast.AsyncFunctionDef):
+        return None
+    name, imports = edits.name_in_file(module, "torch.no_grad")
+    try:
+        edit = edits.decorate(module, function, f"{name}()")
+    except edits.NoFix:
+        return None
+    title = f"Decorate `{function.name}` with `@{name}()`"
+    return make_fix(title, [*imports, edit], Safety.SAFE)
 
 
 def whole_function(model: Model, function: Function, region: Region) -> bool:

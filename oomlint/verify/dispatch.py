@@ -303,7 +303,7 @@ def dense(tensor: torch.Tensor) -> bool:
 
 
 def unseen(original: Any) -> Any:
-    """Runs what takes a fresh tensor from C++ that Python has not seen yet."""
+    """Runs what the emulated device must not see: a fresh tensor of C++, or what has no memory."""
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -86,14 +86,20 @@ def by_reduction(func: Any, args: Any, result: Any, profile: Profile) -> tuple[i
     copies = converted(given, made)
     width = made.element_size() if copies else given.element_size()
     sums = sums_of(given, dims, kind, width)
-    parts = () if sums is None else partial_sums.scratch(sums, profile.processors, profile.threads)
-    return *copies, *parts
+    return *copies, *parts_of(sums, profile)
+
+
+def parts_of(sums: Sums | None, profile: Profile) -> tuple[int, ...]:
+    """Bytes of the partial results and of the counters of a reduction."""
+    if sums is None:
+        return ()
+    return partial_sums.scratch(sums, profile.processors, profile.threads)
 
 
 def summed(count: int, width: int, profile: Profile) -> tuple[int, ...]:
     """The same for the sum of `count` values of `width` bytes, side by side."""
     found = sums((count,), (1,), 0, frozenset((0,)), width, max(width, 4), 8 if width == 2 else 4)
-    return () if found is None else partial_sums.scratch(found, profile.processors, profile.threads)
+    return parts_of(found, profile)
 
 
 def converted(given: torch.Tensor, made: torch.Tensor) -> tuple[int, ...]:
@@ -140,5 +146,4 @@ def counted(func: Any, args: Any, result: Any, profile: Profile) -> tuple[int, .
     """`count_nonzero` compares, and adds what is not zero as integers."""
     given, dims = args[0], list(args[1])
     sums = sums_of(given, dims, KINDS[aten.sum.default], result.element_size())
-    parts = () if sums is None else partial_sums.scratch(sums, profile.processors, profile.threads)
-    return given.numel(), given.numel() * result.element_size(), *parts
+    return given.numel(), given.numel() * result.element_size(), *parts_of(sums, profile)

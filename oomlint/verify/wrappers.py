@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from oomlint.verify.device import CPU, KEYS, TAG, Device, on_device
+from oomlint.verify.device import CPU, TAG, Device, on_device
 from oomlint.verify.device_names import target
+from oomlint.verify.dispatch import unseen
 
 
 class Empty:
@@ -50,7 +51,7 @@ def install(device: Device) -> None:
 
     base._make_wrapper_subclass = staticmethod(make)
     mode: Any = FakeTensorMode
-    mode.__torch_dispatch__ = passing_by(mode.__torch_dispatch__)
+    mode.__torch_dispatch__ = unseen(mode.__torch_dispatch__)
     install_exchange(device)
 
 
@@ -73,14 +74,3 @@ def install_exchange(device: Device) -> None:
 
     general.from_dlpack = general.utils.dlpack.from_dlpack = from_dlpack
     general._C._nested.nested_tensor = nested
-
-
-def passing_by(original: Any) -> Any:
-    """Runs what makes no memory out of sight."""
-
-    @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with torch._C._ExcludeDispatchKeyGuard(KEYS):
-            return original(*args, **kwargs)
-
-    return call
