@@ -71,11 +71,15 @@ TRAINING = AnyOf(
         ),
     )
 )
+# Calls of a backward and of a step, whoever's and in whatever words: to define them is none.
+CALLS_BACKWARD = Lines((b"backward(",), re.compile(rb"(?<!\w)(?<!def )\w*backward\("))
+CALLS_STEP = Lines((b"step",), re.compile(rb"(?<!\w)(?<!def )\w*step\w*[ \t]*\(|\.step\b"))
+CALLS_BOTH = Shared(AllOf((CALLS_BACKWARD, CALLS_STEP)))
 # A file that takes steps, or gives a framework the loss to do so.
 TAKES_STEPS = AnyOf(
     (
-        AllOf((re.compile(rb"backward\("), re.compile(rb"step"))),
-        re.compile(rb"training_step|compute_loss|create_supervised_trainer"),
+        CALLS_BOTH,
+        re.compile(rb"def[ \t]+(?:training_step|compute_loss)\b|create_supervised_trainer"),
     )
 )
 # A result of `torch.load` that its function takes in, or hands on to another one that does.

@@ -8,6 +8,7 @@ from oomlint.analysis import Model
 from oomlint.analysis import retention as kept
 from oomlint.analysis.answers import finding
 from oomlint.rule import Claim, Finding, Rule, Severity
+from oomlint.signs import TAKES_STEPS
 
 
 class RetainedLoss(Rule):
@@ -71,6 +72,7 @@ class RetainedLoss(Rule):
         ("backward(", *kept.WALKED_BY_FRAMEWORK),
         ("step", *kept.WALKED_BY_FRAMEWORK),
     )
+    token_pattern = TAKES_STEPS
     claims = (Claim.NODES_STOP, Claim.GROWTH_STOPS)
 
     def check(self, model: Model) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from oomlint.analysis import Model, recurrence
 from oomlint.analysis.answers import finding
 from oomlint.rule import Claim, Finding, Rule, Severity
+from oomlint.signs import CALLS_BOTH
 
 
 class UndetachedHiddenState(Rule):
@@ -72,6 +73,7 @@ class UndetachedHiddenState(Rule):
     name = "undetached-hidden-state"
     severity = Severity.ERROR
     tokens = (("backward(",), ("step",))
+    token_pattern = CALLS_BOTH
     claims = (Claim.ERROR_GONE, Claim.NODES_STOP, Claim.GROWTH_STOPS)
 
     def check(self, model: Model) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from oomlint.analysis import Model, frozen, wasted_parts
 from oomlint.analysis.answers import finding, short
 from oomlint.analysis.retention import WALKED_BY_FRAMEWORK, says_training
 from oomlint.rule import Claim, Finding, Rule, Severity
+from oomlint.signs import TAKES_STEPS
 
 
 class FrozenForwardGraph(Rule):
@@ -77,6 +78,7 @@ class FrozenForwardGraph(Rule):
         ("step", *WALKED_BY_FRAMEWORK),
         (".eval()", ".detach(", ".parameters()"),
     )
+    token_pattern = TAKES_STEPS
     claims = (Claim.PEAK_FALLS,)
 
     def check(self, model: Model) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from oomlint.analysis import Model, postponed
 from oomlint.analysis.answers import finding
 from oomlint.rule import Claim, Finding, Rule, Severity
+from oomlint.signs import CALLS_BOTH
 
 
 class GraphOverWindow(Rule):
@@ -66,6 +67,7 @@ class GraphOverWindow(Rule):
     name = "graph-over-window"
     severity = Severity.WARNING
     tokens = (("backward(",), ("step",))
+    token_pattern = CALLS_BOTH
     claims = (Claim.PEAK_FALLS,)
 
     def check(self, model: Model) -> Iterator[Finding]:

@@ -14,6 +14,7 @@ from oomlint.analysis.questions import Window
 from oomlint.analysis.reductions import is_opaque, reduction_of
 from oomlint.analysis.state import Kind
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
+from oomlint.signs import CALLS_BOTH
 
 
 class UnscaledAccumulation(Rule):
@@ -73,6 +74,7 @@ class UnscaledAccumulation(Rule):
     name = "unscaled-accumulation"
     severity = Severity.ERROR
     tokens = (("backward(",), ("step(",))
+    token_pattern = CALLS_BOTH
     claims = (Claim.GRADIENT_SHRINKS,)
 
     def check(self, model: Model) -> Iterator[Finding]:

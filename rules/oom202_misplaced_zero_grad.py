@@ -12,6 +12,7 @@ from oomlint.analysis.remedies import here, lone_block, move, statement, step_en
 from oomlint.analysis.state import World
 from oomlint.analysis.zeroing import Erasure
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
+from oomlint.signs import CALLS_BOTH
 
 
 class MisplacedZeroGrad(Rule):
@@ -65,6 +66,7 @@ class MisplacedZeroGrad(Rule):
     name = "misplaced-zero-grad"
     severity = Severity.ERROR
     tokens = (("zero_grad", ".grad = None"), ("step(",), ("backward(",))
+    token_pattern = CALLS_BOTH
     claims = (Claim.PARAMETERS_MOVE, Claim.GRADIENT_WHOLE)
 
     def check(self, model: Model) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ from oomlint.analysis.answers import anchor, finding, make_fix
 from oomlint.analysis.remedies import argument_text, here, receiver_text, statement
 from oomlint.analysis.state import Event, Kind
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
+from oomlint.signs import CALLS_BOTH
 
 
 class MissingZeroGrad(Rule):
@@ -61,6 +62,7 @@ class MissingZeroGrad(Rule):
     name = "missing-zero-grad"
     severity = Severity.ERROR
     tokens = (("backward(",), ("step(",))
+    token_pattern = CALLS_BOTH
     claims = (Claim.GRADIENT_STOPS_GROWING,)
 
     def check(self, model: Model) -> Iterator[Finding]:

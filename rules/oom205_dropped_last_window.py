@@ -17,6 +17,7 @@ from oomlint.analysis.modules import Module, written
 from oomlint.analysis.unfinished import erased_between_epochs, is_handled, place, starts_anew
 from oomlint.analysis.windows import counted_windows
 from oomlint.rule import Claim, Edit, Finding, Fix, Rule, Safety, Severity
+from oomlint.signs import CALLS_BOTH
 
 
 class DroppedLastWindow(Rule):
@@ -78,6 +79,7 @@ class DroppedLastWindow(Rule):
     name = "dropped-last-window"
     severity = Severity.WARNING
     tokens = (("backward(",), ("step(",), ("zero_grad",))
+    token_pattern = CALLS_BOTH
     claims = (Claim.GRADIENT_WHOLE,)
 
     def check(self, model: Model) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from oomlint.analysis.answers import finding
 from oomlint.analysis.uneven_windows import shifted, uneven
 from oomlint.analysis.windows import counted_windows
 from oomlint.rule import Claim, Finding, Rule, Severity
+from oomlint.signs import CALLS_BOTH
 
 
 class AccumulationOffByOne(Rule):
@@ -62,6 +63,7 @@ class AccumulationOffByOne(Rule):
     name = "accumulation-off-by-one"
     severity = Severity.ERROR
     tokens = (("backward(",), ("step(",), ("%",))
+    token_pattern = CALLS_BOTH
     claims = (Claim.WINDOWS_EQUAL,)
 
     def check(self, model: Model) -> Iterator[Finding]:

@@ -14,6 +14,7 @@ from oomlint.analysis.schedules import advances, by_progress, counts_micro_batch
 from oomlint.analysis.state import Event, Kind
 from oomlint.analysis.windows import counted_windows, same_test
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
+from oomlint.signs import CALLS_BOTH
 
 
 class SchedulerPerMicroBatch(Rule):
@@ -79,6 +80,7 @@ class SchedulerPerMicroBatch(Rule):
     name = "scheduler-per-micro-batch"
     severity = Severity.ERROR
     tokens = (("backward(",), ("step(",), ("sched", "Sched"))
+    token_pattern = CALLS_BOTH
     claims = (Claim.SCHEDULE_PER_STEP,)
 
     def check(self, model: Model) -> Iterator[Finding]:

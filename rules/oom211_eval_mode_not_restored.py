@@ -11,6 +11,7 @@ from oomlint.analysis.remedies import receiver_text
 from oomlint.analysis.state import Event
 from oomlint.analysis.training_mode import Stuck, stuck
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
+from oomlint.signs import CALLS_BOTH
 
 
 class EvalModeNotRestored(Rule):
@@ -87,6 +88,7 @@ class EvalModeNotRestored(Rule):
     name = "eval-mode-not-restored"
     severity = Severity.ERROR
     tokens = (("backward(",), ("step",))
+    token_pattern = CALLS_BOTH
     claims = (Claim.TRAINS_IN_TRAINING_MODE,)
 
     def check(self, model: Model) -> Iterator[Finding]:
