@@ -29,8 +29,8 @@ FILE_SECONDS = 60.0
 
 # Nearly all that a file needs ends with it: a collection between two files finds what one in the
 # middle walks over in vain. Only a file that makes more than the second number is interrupted.
-OBJECTS_BETWEEN_FILES = 400_000
-OBJECTS_WITHIN_FILE = 1_200_000
+OBJECTS_BETWEEN_FILES = 2_000_000
+OBJECTS_WITHIN_FILE = 4_000_000
 
 # Answers about files in which there is nothing to find come much faster than they can be sent one
 # by one: those of this time go together.
