@@ -74,11 +74,14 @@ class EmptyCacheInLoop(Rule):
     def check(self, model: Model) -> Iterator[Finding]:
         module = model.module
         told: set[ast.stmt] = set()
+        names = allocator.NAMES | {function.name for function in allocator.flushers(module)}
         for site in sites.sites(module):
+            if site.receiver is not None and site.method not in names:
+                continue
             flush = allocator.is_flush(site) or allocator.flusher(module, site) is not None
             if not flush and not allocator.is_collect(site):
                 continue
-            if site.function is not None and allocator.flushes_only(module, site.function):
+            if site.function in allocator.flushers(module):
                 continue
             statement = module.statement_of(site.node)
             if statement in told or not is_plain(statement, site):

@@ -139,13 +139,14 @@ def is_same(module: Module, value: ast.expr, name: str, function: Function | Non
 
 def is_altered(module: Module, name: str) -> bool:
     """Whether the file gives the model other parts, or calls a part of it alone."""
-    for node in ast.walk(module.tree):
-        if not isinstance(node, ast.Attribute):
+    for node in module.index.by_kind.get(ast.Attribute, ()):
+        assert isinstance(node, ast.Attribute)
+        if not isinstance(node.ctx, ast.Store):
             continue
         root: ast.expr = node
         while isinstance(root, ast.Attribute | ast.Subscript):
             root = root.value
-        if isinstance(root, ast.Name) and root.id == name and isinstance(node.ctx, ast.Store):
+        if isinstance(root, ast.Name) and root.id == name:
             return True
     return False
 

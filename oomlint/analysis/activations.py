@@ -117,22 +117,31 @@ class Fed:
 def fed(model: Model, wanted: frozenset[str]) -> Iterator[Fed]:
     """Every call of one of the wanted losses whose input is known on every way to it."""
     reader = Reader(model.project)
-    for site in sites(model.module):
-        if len(site.node.args) + len(site.node.keywords) < 2:
-            continue
-        if is_known_otherwise(site.qualified):
-            continue
-        place = Place(site.node.func, site.function, model.module)
-        loss, made = reader.loss_of(place)
+    for site, loss, made in losses(model):
         if loss not in wanted:
             continue
         output = site.argument(0, "input")
         if output is None:
             continue
-        where = place.at(output)
+        where = Place(output, site.function, model.module)
         endings = reader.endings(where)
         if endings:
             yield Fed(site, loss, made, where, tuple(dict.fromkeys(endings)))
+
+
+def losses(model: Model) -> list[tuple[Site, str, Place | None]]:
+    """The calls that may be of a loss, with which one it is and where it is constructed."""
+    module = model.module
+    known: list[tuple[Site, str, Place | None]] | None = module.__dict__.get("losses")
+    if known is None:
+        reader = Reader(model.project)
+        known = module.__dict__["losses"] = [
+            (site, *reader.loss_of(Place(site.node.func, site.function, module)))
+            for site in sites(module)
+            if len(site.node.args) + len(site.node.keywords) >= 2
+            and not is_known_otherwise(site.qualified)
+        ]
+    return known
 
 
 def is_known_otherwise(qualified: str) -> bool:

@@ -15,6 +15,8 @@ FLUSH = re.compile(
     r"|diffusers\.training_utils\.free_memory"
     r"|(\w+\.)*torch_device_module\.empty_cache"
 )
+# What a method is called that does either.
+NAMES = frozenset("empty_cache clear_device_cache release_memory free_memory collect".split())
 COLLECT = re.compile(r"gc\.collect")
 # What a function may do beside flushing and still do nothing else.
 BESIDE = re.compile(
@@ -36,7 +38,7 @@ def flushes_only(module: Module, function: Function) -> bool:
     """Whether a function is a longer name for `empty_cache()`."""
     if cadence.STEP_HOOK.fullmatch(function.name):
         return False
-    inside = [site for site in sites.sites(module) if site.function is function]
+    inside = sites.sites_in(module, function)
     if not any(is_flush(site) for site in inside):
         return False
     known = all(is_flush(site) or BESIDE.fullmatch(site.qualified) for site in inside)
@@ -45,7 +47,24 @@ def flushes_only(module: Module, function: Function) -> bool:
     return known and all(isinstance(node, kinds) for node in statements)
 
 
+def flushers(module: Module) -> list[Function]:
+    """All functions of a file that do nothing but flush."""
+    known: list[Function] | None = module.__dict__.get("flushers")
+    if known is None:
+        flushing = {
+            site.function
+            for site in sites.sites(module)
+            if (site.receiver is None or site.method in NAMES) and is_flush(site)
+        }
+        known = module.__dict__["flushers"] = [
+            function
+            for function in flushing
+            if function is not None and flushes_only(module, function)
+        ]
+    return known
+
+
 def flusher(module: Module, site: Site) -> Function | None:
     """The function of this file that a call runs, where it does nothing but flush."""
-    called = cadence.local_function(module, site)
-    return called if called is not None and flushes_only(module, called) else None
+    called = cadence.local_function(module, site) if flushers(module) else None
+    return called if called in flushers(module) else None

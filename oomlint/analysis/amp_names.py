@@ -70,13 +70,44 @@ def uses(module: Module) -> list[Use]:
 
 def found_uses(module: Module) -> list[Use]:
     bound = list(bindings(module))
-    found = [use for node in module.parents for use in used_at(module, node, bound)]
+    # What ends with an old name, or is bound to one.
+    named: list[ast.AST] = [
+        node
+        for node in module.index.by_kind.get(ast.Attribute, ())
+        if node.attr in SINCE  # type: ignore[attr-defined] # its kind says so
+    ]
+    meant = [(binding.local, binding.qualified) for binding in bound]
+    for name, qualified in (*module.imports.items(), *meant):
+        if OLD.fullmatch(qualified):
+            named += names_of(module).get(name, ())
+    found = [use for node in dict.fromkeys(named) for use in used_at(module, node, bound)]
     found.sort(key=lambda use: (use.node.lineno, use.node.col_offset))
     return [use for use in found if not is_guarded(module, use)]
 
 
+def names_of(module: Module) -> dict[str, list[ast.Name]]:
+    """All names of a file, with the places that read or bind them."""
+    known: dict[str, list[ast.Name]] | None = module.__dict__.get("names")
+    if known is None:
+        known = module.__dict__["names"] = {}
+        for node in module.parents:
+            if type(node) is ast.Name:
+                known.setdefault(node.id, []).append(node)
+    return known
+
+
+def import_statements(module: Module) -> list[ast.Import | ast.ImportFrom]:
+    """Those of blocks behind the others of the block around it."""
+    known: list[ast.Import | ast.ImportFrom] | None = module.__dict__.get("import_statements")
+    if known is None:
+        kinds = (ast.Import, ast.ImportFrom)
+        known = [node for node in module.parents if isinstance(node, kinds)]
+        module.__dict__["import_statements"] = known
+    return known
+
+
 def bindings(module: Module) -> Iterator[Binding]:
-    for node in module.parents:
+    for node in import_statements(module):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for alias in node.names:
                 qualified = f"{node.module}.{alias.name}"
@@ -158,10 +189,9 @@ def is_guarded(module: Module, use: Use) -> bool:
 
 
 def imports_of(module: Module, name: str) -> Iterator[ast.AST]:
-    for node in module.parents:
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            if any((alias.asname or alias.name) == name for alias in node.names):
-                yield node
+    for node in import_statements(module):
+        if any((alias.asname or alias.name) == name for alias in node.names):
+            yield node
 
 
 def is_under_test(module: Module, node: ast.AST) -> bool:
@@ -189,8 +219,8 @@ def import_group(module: Module, statement: ast.AST) -> tuple[list[Use], bool]:
     names = {binding.local for binding in bound if binding.statement is statement}
     group = [u for u in uses(module) if u.binding and u.binding.statement is statement]
     known = {id(part) for use in group for part in ast.walk(use.node)}
-    for node in module.parents:
-        if isinstance(node, ast.Name) and node.id in names and id(node) not in known:
+    for node in (node for name in names for node in names_of(module).get(name, ())):
+        if id(node) not in known:
             function = module.function_of(node)
             binding = binding_of(node.id, function, bound)
             if binding is not None and binding.statement is statement:

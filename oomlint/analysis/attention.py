@@ -57,10 +57,11 @@ def takes_scores(site: Site) -> bool:
 
 def is_softmax(module: Module, site: Site) -> bool:
     """Whether a call is a softmax over the last dimension."""
-    if site.qualified in SOFTMAX or (site.method == "softmax" and not site.qualified):
-        position = 1 if site.qualified else 0
-        return is_last_dimension(site.argument(position, "dim"))
-    if len(site.node.args) != 1:
+    if site.method == "softmax" or site.receiver is None:
+        if site.qualified in SOFTMAX or (site.method == "softmax" and not site.qualified):
+            position = 1 if site.qualified else 0
+            return is_last_dimension(site.argument(position, "dim"))
+    if len(site.node.args) != 1 or "Softmax" not in module.source.text:
         return False
     made = [v for v, _ in sites.values_of(module, site.node.func, site.function)]
     if isinstance(site.node.func, ast.Call):

@@ -9,9 +9,12 @@ from collections.abc import Iterator
 from oomlint.analysis import knowledge, sites
 from oomlint.analysis.knowledge import Role
 from oomlint.analysis.modules import Function, Module, written
+from oomlint.analysis.nodes import LEAVES, children
 from oomlint.analysis.sites import Site
 
 Loop = ast.For | ast.AsyncFor | ast.While
+# What may run never or often where the code around it runs once.
+OF_ITS_OWN = (*sites.LOOPS, *sites.SCOPES)
 
 MAX_CALLS = 3
 # Methods that a framework calls once for every batch.
@@ -57,10 +60,8 @@ def is_engine_step(module: Module, function: Function) -> bool:
         if "ITERATION_" in text and "every=" not in text and "once=" not in text:
             return True
     return any(
-        site.method == "Engine"
-        and len(site.node.args) == 1
-        and written(site.node.args[0]) == function.name
-        for site in sites.sites(module)
+        len(site.node.args) == 1 and written(site.node.args[0]) == function.name
+        for site in sites.called(module, "Engine")
     )
 
 
@@ -187,17 +188,14 @@ def is_update(site: Site) -> bool:
 
 def own_sites(module: Module, body: list[ast.stmt], function: Function | None) -> Iterator[Site]:
     """Calls of a body that run once where it runs once: none in loops or definitions inside."""
-    for statement in body:
-        yield from sites_at(module, statement, function)
-
-
-def sites_at(module: Module, node: ast.AST, function: Function | None) -> Iterator[Site]:
-    if isinstance(node, ast.Call):
-        yield sites.site_of(module, node, function)
-    if isinstance(node, (*sites.LOOPS, *sites.SCOPES)):
-        return
-    for child in ast.iter_child_nodes(node):
-        yield from sites_at(module, child, function)
+    pending: list[ast.AST] = [*reversed(body)]
+    while pending:
+        node = pending.pop()
+        kind = type(node)
+        if kind is ast.Call:
+            yield sites.site_of(module, node, function)  # type: ignore[arg-type] # its kind says so
+        if kind not in LEAVES and not issubclass(kind, OF_ITS_OWN):
+            pending += children(node)[::-1]
 
 
 def local_function(module: Module, site: Site) -> Function | None:
@@ -206,9 +204,9 @@ def local_function(module: Module, site: Site) -> Function | None:
     if isinstance(called, ast.Name):
         scope = site.function
         while scope is not None:
-            for inner in module.all_functions:
-                if inner.parent is scope and inner.name == called.id:
-                    return inner
+            inner = scope.inner.get(called.id)
+            if inner is not None:
+                return inner
             scope = scope.parent
         return module.functions.get(called.id)
     owner = sites.class_of(site.function)
@@ -221,8 +219,8 @@ def calls_of(module: Module, function: Function) -> list[Site]:
     """The calls of a function in its own file."""
     return [
         site
-        for site in sites.sites(module)
-        if site.method == function.name and local_function(module, site) is function
+        for site in sites.calls_by_name(module, function.name)
+        if local_function(module, site) is function
     ]
 
 

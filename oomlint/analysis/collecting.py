@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from oomlint.analysis import chunking, edits, knowledge, sites
 from oomlint.analysis.answers import make_fix, short
 from oomlint.analysis.host_use import NEUTRAL, flat, host_use, is_direct, used_once, uses
 from oomlint.analysis.knowledge import Role
 from oomlint.analysis.modules import Function, Module, written
+from oomlint.analysis.nodes import walk
 from oomlint.analysis.state import World
 from oomlint.rule import Fix, Safety
 
@@ -50,14 +51,14 @@ KEEPING = re.compile(r"\.append\(|\.extend\(|\bcat\(|concat\(|\+=\s*\[|\bfor\b[^
 MOVING = tuple("cpu numpy tolist save np. metric json pickle dump".split())
 
 
-def scopes(module: Module) -> Iterator[tuple[Function | None, list[ast.AST]]]:
+def scopes(module: Module) -> Iterator[tuple[Function | None, tuple[ast.AST, ...]]]:
     """The functions, and the script itself, whose words allow what is looked for; their nodes."""
     for function in module.all_functions:
         is_hook = HOOK.match(function.name)
         if (is_hook or moves_what_has_no_graph(function)) and KEEPING.search(function.code):
-            yield function, list(sites.own_nodes(function.node))
+            yield function, sites.own_nodes(function.node)
     if any(isinstance(node, ast.For | ast.With | ast.Assign) for node in module.tree.body):
-        yield None, list(sites.own_nodes(module.tree))
+        yield None, sites.own_nodes(module.tree)
 
 
 def moves_what_has_no_graph(function: Function) -> bool:
@@ -76,7 +77,9 @@ def lineage(function: Function | None) -> Iterator[Function]:
         function = function.parent
 
 
-def collected(world: World, function: Function | None, nodes: list[ast.AST]) -> Iterator[Collected]:
+def collected(
+    world: World, function: Function | None, nodes: Sequence[ast.AST]
+) -> Iterator[Collected]:
     module = world.subject
     for node, place, outputs in collecting_lines(module, function, nodes):
         loops = [
@@ -100,7 +103,7 @@ def collected(world: World, function: Function | None, nodes: list[ast.AST]) -> 
 
 
 def comprehended(
-    world: World, function: Function | None, nodes: list[ast.AST]
+    world: World, function: Function | None, nodes: Sequence[ast.AST]
 ) -> Iterator[Collected]:
     """`xs = [model(inputs) for inputs in loader]` under `no_grad`."""
     module = world.subject
@@ -122,7 +125,7 @@ def comprehended(
             yield Collected(inner, place, inner.elt, taken, direct)
 
 
-def hooked(world: World, function: Function, nodes: list[ast.AST]) -> Iterator[Collected]:
+def hooked(world: World, function: Function, nodes: Sequence[ast.AST]) -> Iterator[Collected]:
     """The same where a framework has the loop: a step collects, the end of the epoch moves."""
     module = world.subject
     if function.owner is None:
@@ -143,7 +146,7 @@ def hooked(world: World, function: Function, nodes: list[ast.AST]) -> Iterator[C
 
 
 def collecting_lines(
-    module: Module, function: Function | None, nodes: list[ast.AST]
+    module: Module, function: Function | None, nodes: Sequence[ast.AST]
 ) -> Iterator[tuple[ast.expr | ast.stmt, str, list[ast.expr]]]:
     """`xs.append(output)`, `xs += [output]`, `xs = torch.cat((xs, output))`: node, place, parts."""
     for node in nodes:
@@ -192,7 +195,7 @@ def begins_before(
     """Whether the place is made before the loop, and not emptied inside it; `begun` begins it."""
     scope: ast.AST = function.node if function is not None else module.tree
     made = False
-    for node in ast.walk(scope):
+    for node in changes_in(scope):
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             named = any(written(goal) == place.split("[")[0] for goal in flat(targets))
@@ -201,12 +204,26 @@ def begins_before(
                 return False
             made = made or (named and node.lineno < loop.lineno)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if node.func.attr in ("clear", "pop", "popleft") and is_inside(node, loop):
-                if written(node.func.value) == place:
-                    return False
+            if is_inside(node, loop) and written(node.func.value) == place:
+                return False
         elif isinstance(node, ast.Delete) and is_inside(node, loop):
             return False
     return made and "maxlen" not in written_bindings(module, place, function)
+
+
+def changes_in(scope: ast.AST) -> list[ast.stmt | ast.expr]:
+    """What assigns in a scope, or empties a container, functions inside included."""
+    known: list[ast.stmt | ast.expr] | None = scope.__dict__.get("changes")
+    if known is None:
+        known = scope.__dict__["changes"] = [node for node in walk(scope) if is_change(node)]
+    return known
+
+
+def is_change(node: ast.AST) -> TypeGuard[ast.stmt | ast.expr]:
+    if type(node) is ast.Call:
+        called = node.func
+        return isinstance(called, ast.Attribute) and called.attr in ("clear", "pop", "popleft")
+    return type(node) in (ast.Assign, ast.AnnAssign, ast.Delete)
 
 
 def written_bindings(module: Module, place: str, function: Function | None) -> str:

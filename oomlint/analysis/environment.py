@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from oomlint.analysis import cadence, sites
 from oomlint.analysis.modules import Function, Module, written
+from oomlint.analysis.nodes import walk
 from oomlint.analysis.sites import Site
 
 
@@ -26,7 +27,7 @@ class Setting:
 
 def settings(module: Module) -> Iterator[Setting]:
     """Every variable with a literal name that the file sets, in source order."""
-    for node in ast.walk(module.tree):
+    for node in walk(module.tree):
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             target = node.targets[0]
             if isinstance(target, ast.Subscript) and is_environment(module, target.value):
@@ -37,7 +38,13 @@ def settings(module: Module) -> Iterator[Setting]:
             yield from set_by_call(module, node)
 
 
+# What the calls are called that set variables; a plain name may be another one.
+SETTERS = frozenset(("setdefault", "putenv", "update"))
+
+
 def set_by_call(module: Module, node: ast.Call) -> Iterator[Setting]:
+    if isinstance(node.func, ast.Attribute) and node.func.attr not in SETTERS:
+        return
     function = module.function_of(node)
     statement = module.statement_of(node)
     qualified = sites.qualified_name(module, node.func, function)

@@ -285,7 +285,11 @@ def frozen_elsewhere(model: Model, world: World, event: Event) -> bool:
 
 
 def freezes(module: Module) -> bool:
-    return bool(FREEZING.search(TEXTS.sub("", module.source.text)))
+    known: bool | None = module.__dict__.get("freezes")
+    if known is None:
+        found = FREEZING.search(TEXTS.sub("", module.source.text))
+        known = module.__dict__["freezes"] = found is not None
+    return known
 
 
 def constructor(cls: Class | None) -> Function | None:

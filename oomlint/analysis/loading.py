@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from oomlint.analysis import cadence, sites
 from oomlint.analysis.modules import Function, Module, pairs, written
+from oomlint.analysis.nodes import walk
 from oomlint.analysis.sites import Site
 
 LOAD = re.compile(r"torch\.(serialization\.)?load")
@@ -52,7 +53,7 @@ class Checkpoint:
 
 
 def checkpoints(module: Module) -> Iterator[Checkpoint]:
-    for site in sites.sites(module):
+    for site in sites.named(module, "load"):
         if not LOAD.fullmatch(site.qualified) or from_memory(module, site):
             continue
         for place in (site, *handed_to(module, site)):
@@ -72,7 +73,7 @@ def handed_to(module: Module, site: Site) -> list[Site]:
     names = spread(scope_nodes(module, function), name) if name else set()
     for node in sites.own_nodes(function.node):
         if isinstance(node, ast.Return) and node.value is not None:
-            if site.node in ast.walk(node.value) or mentions(node.value, names):
+            if site.node in walk(node.value) or mentions(node.value, names):
                 return cadence.calls_of(module, function)
     return []
 
@@ -99,13 +100,13 @@ def restoring(module: Module, site: Site, name: str) -> Iterator[Site]:
     taints = {name} if name else set()
     if name:
         taints = spread(scope_nodes(module, site.function), name)
-    for other in sites.sites(module):
-        if other.method != "load_state_dict" or other.function is not site.function:
+    for other in sites.called(module, "load_state_dict"):
+        if other.function is not site.function:
             continue
         if (other.node.end_lineno or 0) < site.node.lineno or is_small(other):
             continue
         for argument in [*other.node.args, *(k.value for k in other.node.keywords)]:
-            parts = list(ast.walk(argument))
+            parts = list(walk(argument))
             if site.node in parts or any(written(p) in taints for p in parts if is_name(p)):
                 yield other
                 break
@@ -124,8 +125,11 @@ def from_memory(module: Module, site: Site) -> bool:
     return any(BUFFER.match(written(value)) for value in (given, *(v for v, _ in values)))
 
 
+NAMES = (ast.Name, ast.Attribute)
+
+
 def is_name(node: ast.AST) -> bool:
-    return isinstance(node, ast.Name | ast.Attribute)
+    return isinstance(node, NAMES)
 
 
 def scope_nodes(module: Module, function: Function | None) -> list[ast.AST]:
@@ -160,7 +164,7 @@ def spread(nodes: list[ast.AST], name: str) -> set[str]:
 
 
 def mentions(node: ast.AST, names: Set[str]) -> bool:
-    return any(is_name(part) and written(part) in names for part in ast.walk(node))
+    return any(is_name(part) and written(part) in names for part in walk(node))
 
 
 def location(site: Site) -> ast.expr | None:

@@ -39,7 +39,7 @@ class LaterMethod(Function):
         self, member: Member, stub: FunctionNode, qualname: str, module: Module, owner: Class
     ) -> None:
         self.name, self.qualname, self.module, self.owner = member.name, qualname, module, owner
-        self.parent = None
+        self.parent, self.inner = None, {}
         self.member, self.stub = member, stub
 
     @property

@@ -40,6 +40,8 @@ class Function:
     module: Module
     owner: Class | None = None
     parent: Function | None = None
+    # Those that are defined in it, by their names.
+    inner: dict[str, Function] = field(default_factory=dict)
 
     @property
     def decorators(self) -> list[ast.expr]:
@@ -320,6 +322,8 @@ class Walker:
         )
         self.module.all_functions.append(function)
         self.module.by_node[node] = function
+        if parent is not None:
+            parent.inner.setdefault(node.name, function)
         if owner is not None and parent is None:
             owner.methods.setdefault(node.name, function)
         elif parent is None:
@@ -399,11 +403,22 @@ def pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
     return []
 
 
+# What needs no brackets before an attribute's dot.
+CHAINED = frozenset((ast.Name, ast.Attribute, ast.Call, ast.Subscript))
+
+
 def written(node: ast.AST) -> str:
     """A node as text, remembered on the node: the same lines are followed many times."""
+    kind = type(node)
+    if kind is ast.Name:
+        return node.id  # type: ignore[attr-defined, no-any-return] # its kind says so
     text: str | None = node.__dict__.get("written")
     if text is None:
-        text = node.__dict__["written"] = ast.unparse(node)
+        if kind is ast.Attribute and type(node.value) in CHAINED:  # type: ignore[attr-defined]
+            text = f"{written(node.value)}.{node.attr}"  # type: ignore[attr-defined]
+        else:
+            text = ast.unparse(node)
+        node.__dict__["written"] = text
     return text
 
 

@@ -14,6 +14,8 @@ MAX_DEPTH = 6
 PASSING = frozenset("enumerate iter islice tqdm trange track log_every prefetch progress".split())
 
 Origin = tuple[ast.expr, Function | None]
+# A node in a function, and how many steps led to it.
+Asked = tuple[ast.expr, Function | None, int]
 
 
 def origins(
@@ -22,6 +24,16 @@ def origins(
     """Every expression that a value may be, each with its function; None where one is unknown."""
     if depth > MAX_DEPTH:
         return None
+    known: dict[Asked, list[Origin] | None] = module.__dict__.setdefault("origins", {})
+    asked = (node, function, depth)
+    if asked not in known:
+        known[asked] = found_origins(module, node, function, depth)
+    return known[asked]
+
+
+def found_origins(
+    module: Module, node: ast.expr, function: Function | None, depth: int
+) -> list[Origin] | None:
     if isinstance(node, ast.IfExp):
         return joined(module, [(node.body, function), (node.orelse, function)], depth)
     if isinstance(node, ast.Call):

@@ -72,10 +72,23 @@ def sites(module: Module) -> tuple[Site, ...]:
     """Every call of a file in source order, computed once; most rules want those `called` so."""
     known: tuple[Site, ...] | None = module.__dict__.get("sites")
     if known is None:
-        calls = module.index.calls
-        known = tuple(site_of(module, node, function) for node, function in calls)
+        made: dict[int, Site] = module.__dict__.get("site_by_place", {})
+        known = tuple(
+            made.get(place) or site_of(module, node, function)
+            for place, (node, function) in enumerate(module.index.calls)
+        )
         module.__dict__["sites"] = known
     return known
+
+
+def sites_in(module: Module, function: Function | None) -> list[Site]:
+    """The calls of a function without those of nested ones; the script's own for none."""
+    known: dict[Function | None, list[Site]] | None = module.__dict__.get("sites_by_function")
+    if known is None:
+        known = module.__dict__["sites_by_function"] = {}
+        for site in sites(module):
+            known.setdefault(site.function, []).append(site)
+    return known.get(function, [])
 
 
 def found_in(module: Module, node: ast.AST, function: Function | None) -> Iterator[Site]:
@@ -95,8 +108,18 @@ def called(module: Module, *names: str) -> Iterator[Site]:
     text = module.source.text
     written_here = [name for name in names if name in text]
     if written_here:
-        for _, node, function in module.index.calls_of(*written_here):
-            yield site_of(module, node, function)
+        yield from calls_by_name(module, *written_here)
+
+
+def calls_by_name(module: Module, *names: str) -> Iterator[Site]:
+    """The calls of what a file itself calls so, in source order; each has one site for all."""
+    every: tuple[Site, ...] | None = module.__dict__.get("sites")
+    known: dict[int, Site] = module.__dict__.setdefault("site_by_place", {})
+    for place, node, function in module.index.calls_of(*names):
+        site = every[place] if every is not None else known.get(place)
+        if site is None:
+            site = known[place] = site_of(module, node, function)
+        yield site
 
 
 def named(module: Module, *names: str) -> Iterator[Site]:
@@ -225,16 +248,26 @@ def bind(found: dict[str, list[ast.expr | None]], target: ast.expr, value: ast.e
             bind(found, goal, part)
 
 
-def own_nodes(function: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a function's body, in source order, without those of nested definitions."""
+def own_nodes(function: ast.AST) -> tuple[ast.AST, ...]:
+    """The nodes of a function's body, in source order, without those of nested definitions.
+
+    They are remembered on the function: many rules go through them.
+    """
+    known: tuple[ast.AST, ...] | None = function.__dict__.get("own_nodes")
+    if known is not None:
+        return known
+    found: list[ast.AST] = []
     pending = children(function)[::-1]
     while pending:
         node = pending.pop()
-        if type(node) in LEAVES:
-            yield node
-        elif not isinstance(node, SCOPES):
-            yield node
+        kind = type(node)
+        if kind in LEAVES:
+            found.append(node)
+        elif not issubclass(kind, SCOPES):
+            found.append(node)
             pending += children(node)[::-1]
+    known = function.__dict__["own_nodes"] = tuple(found)
+    return known
 
 
 def values_of(

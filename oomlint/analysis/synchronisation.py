@@ -172,8 +172,8 @@ def calls_of(module: Module, function: Function) -> Iterator[Site]:
     name = function.name
     if function.owner is not None and name == "__init__":
         name = function.owner.name
-    for site in sites.sites(module):
-        if site.method != name or function.node in module.enclosing(site.node):
+    for site in sites.calls_by_name(module, name):
+        if function.node in module.enclosing(site.node):
             continue
         if site.receiver is None or (function.owner is not None and is_of(function, site)):
             yield site

@@ -12,17 +12,17 @@ from dataclasses import dataclass
 
 from oomlint.analysis import classes, knowledge, parsing
 from oomlint.analysis.modules import Class, Function, LazyModule, Module, build, module_name
-from oomlint.analysis.nodes import LEAVES, children
+from oomlint.analysis.nodes import LEAVES, Index, children, walk
 from oomlint.analysis.project import Project
 from oomlint.analysis.sites import (
     LOOPS,
     SCOPES,
     bindings,
     bound_names,
+    calls_by_name,
     class_of,
     is_self_attribute,
     qualified_name,
-    sites,
 )
 from oomlint.analysis.state import World
 
@@ -141,6 +141,10 @@ PARAMETER = Definition(ast.Constant(None))
 
 
 def parents_in(scope: Function | Module) -> dict[ast.AST, ast.AST]:
+    module = scope.module if isinstance(scope, Function) else scope
+    index: Index | None = module.__dict__.get("index")
+    if index is not None and (isinstance(scope, Module) or scope.node in index.parents):
+        return index.parents
     known: dict[ast.AST, ast.AST] | None = scope.__dict__.get("own_parents")
     if known is None:
         root = scope.node if isinstance(scope, Function) else scope.tree
@@ -265,8 +269,8 @@ def binds(node: ast.AST, name: str) -> bool:
     if known is None:
         known = node.__dict__["names_bound"] = frozenset(
             part.id
-            for part in ast.walk(node)
-            if isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load)
+            for part in walk(node)
+            if type(part) is ast.Name and type(part.ctx) is not ast.Load
         )
     return name in known
 
@@ -285,7 +289,9 @@ def of_parameter(function: Function, name: str) -> list[tuple[Place, int | None]
     module = function.module
     shift = 1 if function.owner is not None and not is_static(function) else 0
     found: list[tuple[Place, int | None]] = []
-    for site in sites(module):
+    owner = function.owner
+    name_called = owner.name if owner and function.name == "__init__" else function.name
+    for site in calls_by_name(module, name_called):
         if not calls(site.node, site.function, function):
             continue
         keyword_only = name in [a.arg for a in function.node.args.kwonlyargs]

@@ -11,10 +11,14 @@ from dataclasses import dataclass
 from oomlint.analysis import cadence, knowledge, placement, sites
 from oomlint.analysis.knowledge import Role
 from oomlint.analysis.modules import Function, Module, written
+from oomlint.analysis.nodes import walk
 from oomlint.analysis.placement import Place
 
 # A step that reads one or two numbers is everyday logging.
 MANY = 3
+TESTS = (ast.If, ast.IfExp, ast.Assert)
+ASSIGNS = (ast.Assign, ast.AugAssign)
+LOOPS = (ast.For, ast.comprehension)
 READING = frozenset("item tolist cpu numpy".split())
 # Methods of a tensor whose result the host has without waiting.
 KNOWN = frozenset(
@@ -148,7 +152,7 @@ def waits(module: Module) -> Iterator[tuple[ast.expr, Function | None]]:
     for function in list(known):
         scope = module.tree if function is None else function.node
         for part in sites.own_nodes(scope):
-            if isinstance(part, ast.If | ast.IfExp | ast.Assert):
+            if isinstance(part, TESTS):
                 if decides(module, part.test, function, tensors(function)):
                     yield part.test, function
 
@@ -165,18 +169,18 @@ def decides(module: Module, test: ast.expr, function: Function | None, tensors: 
 def tensors_of(module: Module, function: Function | None) -> set[str]:
     """Names of a scope that hold what the device computes, by what made and what used them."""
     scope = module.tree if function is None else function.node
-    nodes = list(sites.own_nodes(scope))
-    found = {name for node in nodes for name in backpropagated(node)}
-    assigns = [node for node in nodes if isinstance(node, ast.Assign | ast.AugAssign)]
-    loops = [node for node in nodes if isinstance(node, ast.For | ast.comprehension)]
+    nodes = sites.own_nodes(scope)
+    found = {name for node in nodes if type(node) is ast.Call for name in backpropagated(node)}
+    assigns = [node for node in nodes if isinstance(node, ASSIGNS)]
+    loops = [node for node in nodes if isinstance(node, LOOPS)]
+    goals = [names_in([loop.target]) for loop in loops]
+    targets = [names_in(n.targets if isinstance(n, ast.Assign) else [n.target]) for n in assigns]
     for _ in range(4):
         before = len(found)
-        for loop in loops:
+        for loop, names in zip(loops, goals, strict=True):
             if is_tensor(module, loop.iter, function, found):
-                found.update(n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name))
-        for node in assigns:
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names = [n for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)]
+                found.update(name.id for name in names)
+        for node, names in zip(assigns, targets, strict=True):
             if is_tensor(module, node.value, function, found):
                 bound = (name.id for name in names if isinstance(name.ctx, ast.Store))
                 found.update(n for n in bound if knowledge.role_of_name(n) is not Role.MODEL)
@@ -185,6 +189,10 @@ def tensors_of(module: Module, function: Function | None) -> set[str]:
         if len(found) == before:
             break
     return found
+
+
+def names_in(targets: list[ast.expr]) -> list[ast.Name]:
+    return [node for target in targets for node in walk(target) if isinstance(node, ast.Name)]
 
 
 def backpropagated(node: ast.AST) -> Iterator[str]:

@@ -16,7 +16,8 @@ FUNCTION = "torch.autograd.backward"
 def backwards(module: Module) -> Iterator[Site]:
     """Every call of a backward: on a tensor, through torch.autograd, through a framework."""
     for site in sites(module):
-        if site.qualified == FUNCTION or (site.receiver is not None and site.method in METHODS):
+        named = site.method in METHODS if site.receiver is not None else False
+        if named or (site.receiver is None and site.qualified == FUNCTION):
             yield site
 
 
