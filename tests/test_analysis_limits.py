@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from stories import findings, marks, model_of, words, write
 
-from oomlint.analysis import SyntaxProblem, dispatch, exploration, following
+from oomlint.analysis import SyntaxProblem, dispatch, exploration, following, state
 from oomlint.analysis.state import Kind
 
 # Seconds; what is measured takes a fraction of that on an idle core.
@@ -183,7 +183,11 @@ def test_more_levels_of_indentation_than_python_accepts(count: int) -> None:
         model_of(nested_ifs(count, "loss.backward()"))
 
 
-@pytest.mark.xfail(strict=True, reason="an expression that nests too deeply ends its world")
+@pytest.mark.xfail(
+    str(state.__file__).endswith(".py"),  # compiled code does not count its calls
+    strict=True,
+    reason="an expression that nests too deeply ends its world",
+)
 def test_a_long_sum_hides_nothing_behind_it() -> None:
     (world,) = model_of(long_sum(800) + EVENTS).worlds
     assert words(world.events) == ["backward", "step optimizer"]

@@ -103,6 +103,6 @@ def reached_from(cls: Class, name: str) -> Iterator[Function]:
     while pending:
         method = cls.methods[pending.pop()]
         yield method
-        more = (method.words & cls.methods.keys()) - reached - {"__init__"}
+        more = (cls.methods.keys() & method.words) - reached - {"__init__"}
         reached |= more
         pending.extend(more)

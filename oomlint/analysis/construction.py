@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from copy import copy
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from oomlint.analysis import classes, knowledge
 from oomlint.analysis.attributes import first_argument
@@ -27,7 +27,7 @@ from oomlint.analysis.values import (
 class Consulted(dict[str, bool]):
     """Assumptions that remember which of them were asked for, and what they were at the start."""
 
-    def __init__(self, assumptions: dict[str, bool]) -> None:
+    def __init__(self, assumptions: Mapping[str, bool]) -> None:
         super().__init__(assumptions)
         self.asked: dict[str, bool | None] = {}
 
@@ -54,7 +54,7 @@ class Built:
     grad: bool | None
     contexts: tuple[str, ...]
 
-    def holds(self, assumptions: dict[str, bool]) -> bool:
+    def holds(self, assumptions: Mapping[str, bool]) -> bool:
         return all(assumptions.get(key) == value for key, value in self.asked.items())
 
 
@@ -144,7 +144,7 @@ def twin(value: Value, memo: dict[int, Value]) -> Value:
         return known
     if not isinstance(value, (Instance, Container, Unknown, Callable, Either, Method, Super)):
         return value
-    made = memo[id(value)] = copy(value)
+    made = memo[id(value)] = replace(value)
     if isinstance(made, Instance):
         made.attributes = {name: twin(held, memo) for name, held in made.attributes.items()}
         made.born = dict(made.born)

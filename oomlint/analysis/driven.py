@@ -44,10 +44,6 @@ EVERY_BATCH = frozenset({*ITERATION_BEFORE, *ITERATION_AFTER})
 EVERY_EPOCH = EVERY_BATCH.union(EPOCH_BEFORE, EPOCH_AFTER)
 
 
-class DrivenLoop(ast.For):
-    """The loop of a framework around a function: no text of the file is this loop itself."""
-
-
 @dataclass(frozen=True, slots=True)
 class Handler:
     """A function that an engine calls at an event."""
@@ -219,7 +215,7 @@ def run_epoch(
     engine: Engine,
     process: Value,
     module: Module,
-    loop: DrivenLoop,
+    loop: ast.For,
     node: ast.Call,
 ) -> None:
     world.serial += 1
@@ -269,7 +265,7 @@ def run_supervised(world: World, engine: Engine, node: ast.Call, batch: Value) -
     return returned
 
 
-def enter(world: World, module: Module, loop: DrivenLoop, serial: int, iteration: int) -> None:
+def enter(world: World, module: Module, loop: ast.For, serial: int, iteration: int) -> None:
     world.enter_loop(loop, serial, iteration)
     if world.loops[-1].module is not module:
         world.loops[-1] = replace(world.loops[-1], module=module)
@@ -320,14 +316,17 @@ def takes_engine(function: Callable, given: int) -> bool:
     return parameters.vararg is not None or places > given
 
 
-def loop_of(function: Function, node: ast.AST, kind: str, engine: Engine | None) -> DrivenLoop:
-    """The loop around a process: what is called in it is its body. It stands at its function."""
+def loop_of(function: Function, node: ast.AST, kind: str, engine: Engine | None) -> ast.For:
+    """The loop around a process, which is nowhere in the text: it stands at its function.
+
+    What is called in it is its body.
+    """
     module = function.module
-    known: dict[tuple[int, str], DrivenLoop] = module.__dict__.setdefault("driven_loops", {})
+    known: dict[tuple[int, str], ast.For] = module.__dict__.setdefault("driven_loops", {})
     loop = known.get((id(node), kind))
     if loop is None:
         target = ast.Name(id=kind, ctx=ast.Store())
-        loop = DrivenLoop(target=target, iter=ast.Name(id="data"), body=[], orelse=[])
+        loop = ast.For(target=target, iter=ast.Name(id="data"), body=[], orelse=[])
         ast.copy_location(loop, function.node)
         known[(id(node), kind)] = loop
         module.parents[loop] = function.node

@@ -38,7 +38,10 @@ def forget_world(world: World) -> None:
     for frame in world.entered:
         held += forget_frame(frame)
     forget_values(held)
-    world.__dict__.clear()
+    # The answers may lead back to the world, and functions do so by what was given to them.
+    world.answers.clear()
+    for made in (world.events, world.frames, world.entered):
+        made.clear()
 
 
 def forget_frame(frame: Frame) -> list[Value]:

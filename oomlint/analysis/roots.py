@@ -202,7 +202,7 @@ class Reading:
                     mine = method.words & cls.methods.keys() - {"__init__"}
                     if not mine:
                         continue
-                    if kin.module is self.module and not method.words & kin.methods.keys() & mine:
+                    if kin.module is self.module and not kin.methods.keys() & mine:
                         continue  # followed for its own class already
                     methods = [method, *(cls.methods[name] for name in mine)]
                     words = frozenset().union(*(one.words for one in methods))
@@ -274,7 +274,7 @@ class Reading:
             said &= ~sum(bit for bit, call in CALLS if said & bit and not called(call, functions))
         if not self.evaluated.isdisjoint(words):
             said |= EVALUATES
-        for word in words & self.taught.keys():
+        for word in self.taught.keys() & words:
             said |= self.taught[word]
         return Mentions(said, words & self.names, words & self.imported_names)
 

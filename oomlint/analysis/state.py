@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cached_property, wraps
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import wraps
+from typing import Any, TypeVar
 
 from oomlint.analysis.modules import Function, Module
+from oomlint.analysis.project import Project
 from oomlint.analysis.values import Marks, Value
-
-if TYPE_CHECKING:
-    from oomlint.analysis.project import Project
 
 
 class Kind(Enum):
@@ -130,13 +128,14 @@ class Raised(Stop):
     """A body raises on every way that is followed."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class World:
     """A run through the code under assumptions about its conditions."""
 
     project: Project
     subject: Module
-    assumptions: dict[str, bool] = field(default_factory=dict)
+    # A mapping: of what is known to be a dict, compiled code does not ask `Consulted.get`.
+    assumptions: MutableMapping[str, bool] = field(default_factory=dict)
     # Every condition that was decided without being forced, in order, with its choice.
     choices: list[tuple[str, bool]] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
@@ -213,22 +212,15 @@ class World:
         self.events.append(event)
         return event
 
-    @cached_property
-    def by_kind(self) -> dict[Kind, list[Event]]:
-        """The events of each kind, in order; only for a world that has been followed."""
-        found: dict[Kind, list[Event]] = {}
-        for event in self.events:
-            found.setdefault(event.kind, []).append(event)
-        return found
-
     def of(self, *kinds: Kind) -> Sequence[Event]:
         """The events of some kinds, in order; only for a world that has been followed."""
+        events = by_kind(self)
         if len(kinds) == 1:
-            return self.by_kind.get(kinds[0], [])
-        lists = [self.by_kind[kind] for kind in kinds if kind in self.by_kind]
+            return events.get(kinds[0], [])
+        lists = [events[kind] for kind in kinds if kind in events]
         if len(lists) < 2:
             return lists[0] if lists else []
-        return sorted((event for events in lists for event in events), key=by_index)
+        return sorted((event for found in lists for event in found), key=by_index)
 
 
 def by_index(event: Event) -> int:
@@ -249,3 +241,12 @@ def once(question: Callable[[World], Answer]) -> Callable[[World], Answer]:
         return answer
 
     return asked
+
+
+@once
+def by_kind(world: World) -> dict[Kind, list[Event]]:
+    """The events of each kind, in order."""
+    found: dict[Kind, list[Event]] = {}
+    for event in world.events:
+        found.setdefault(event.kind, []).append(event)
+    return found
