@@ -61,9 +61,20 @@ CELLS = re.compile(rb"^#\s?%%", re.MULTILINE)
 
 # Where models go that are taken apart later, by a process whose answer is waited for.
 left: list[Model] | None = None
+# Whether they stay as they are, in a process that ends before they fill the memory: to take them
+# apart is a tenth of the time that a large tree takes.
+stay = False
+
+
+def let_stay(is_short_lived: bool) -> None:
+    """Says at the beginning of a process whether its models need not be taken apart."""
+    global stay
+    stay = is_short_lived
 
 
 def leave(model: Model) -> None:
+    if stay:
+        return
     if left is None:
         model.forget()
     else:

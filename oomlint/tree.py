@@ -10,7 +10,7 @@ from pathlib import Path
 
 from oomlint.cache import Contents, ProjectCache, digest_of
 from oomlint.fixer import FixedFile, fix_file
-from oomlint.linter import FileResult, Problem, check_bytes, unreadable
+from oomlint.linter import FileResult, Problem, check_bytes, let_stay, unreadable
 from oomlint.selection import select
 from oomlint.settings import Settings
 from oomlint.source import Unreadable
@@ -69,7 +69,7 @@ def check_paths(
     total = len(files)
     done = total - len(owners)
     work = partial(check_one, syntax=syntax, digested=use_cache)
-    for path, outcome in run(chunks(groups, work), jobs or available_jobs()):
+    for path, outcome in run(chunks(groups, work), jobs or available_jobs(), let_stay):
         result, digest = taken(path, outcome, contents)
         cache = owners[path].cache
         if cache is not None:
@@ -160,7 +160,7 @@ def fix_paths(
     """Computes fixed texts in workers, as (path, text or why there is none); writes nothing."""
     work = fix_unsafe if unsafe else fix_safe
     pending = [Chunk(work, settings, (path,)) for path, settings in files]
-    for path, outcome in run(pending, jobs or available_jobs()):
+    for path, outcome in run(pending, jobs or available_jobs(), let_stay):
         if isinstance(outcome, Died):
             yield path, f"a worker died while fixing this file ({outcome.reason}); it is unchanged"
         else:

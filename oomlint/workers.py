@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
@@ -22,8 +22,10 @@ from oomlint.settings import Settings
 
 # On two cores all processes together stay below 600 MB: a worker that has grown past its share is
 # replaced. A share is never less than what a few large files need.
-WORKERS_BYTES = 480 * 1024 * 1024
+WORKERS_BYTES = 440 * 1024 * 1024
 LEAST_BYTES = 160 * 1024 * 1024
+# Who has not worked for so long has not grown enough to ask for his size, which takes a while too.
+SECONDS_BETWEEN_SIZES = 0.02
 # No file is worth more of the user's time; the largest real ones take a few seconds.
 FILE_SECONDS = 60.0
 
@@ -37,6 +39,8 @@ OBJECTS_WITHIN_FILE = 4_000_000
 SECONDS_BETWEEN_ANSWERS = 0.02
 
 Work = Callable[[str, Settings], Any]
+# What a worker does first; it is told whether to replace it costs next to nothing.
+Begin = Callable[[bool], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,9 @@ def available_jobs() -> int:
     return os.cpu_count() or 1
 
 
-def run(chunks: Iterable[Chunk], jobs: int) -> Iterator[tuple[str, Any]]:
+def run(
+    chunks: Iterable[Chunk], jobs: int, begin: Begin | None = None
+) -> Iterator[tuple[str, Any]]:
     """Yields (path, what its work returned or Died) as they come; `jobs` processes at most."""
     waiting = deque(chunks)
     jobs = max(1, min(jobs, len(waiting)))
@@ -84,7 +90,8 @@ def run(chunks: Iterable[Chunk], jobs: int) -> Iterator[tuple[str, Any]]:
     try:
         while waiting or any(worker.chunk for worker in workers):
             while waiting and len(workers) < jobs:
-                workers.append(start(context, workers, max(WORKERS_BYTES // jobs, LEAST_BYTES)))
+                share = max(WORKERS_BYTES // jobs, LEAST_BYTES)
+                workers.append(start(context, workers, share, begin))
             for worker in workers:
                 if worker.chunk is None and waiting:
                     assign(worker, waiting.popleft(), waiting)
@@ -99,15 +106,16 @@ def start_context() -> BaseContext:
     return multiprocessing.get_context("fork" if sys.platform == "linux" else None)
 
 
-def start(context: BaseContext, workers: list[Worker], most_bytes: int) -> Worker:
+def start(
+    context: BaseContext, workers: list[Worker], most_bytes: int, begin: Begin | None
+) -> Worker:
     ours, theirs = multiprocessing.Pipe()
+    is_forked = context.get_start_method() == "fork"
     # A forked child holds copies of these ends; it must close them to notice that we are gone.
-    inherited = []
-    if context.get_start_method() == "fork":
-        inherited = [worker.pipe for worker in workers] + [ours]
+    inherited = [worker.pipe for worker in workers] + [ours] if is_forked else []
     at = RawArray("d", 2)
     process = context.Process(  # type: ignore[attr-defined] # every concrete context has it
-        target=serve, args=(theirs, inherited, most_bytes, at), daemon=True
+        target=serve, args=(theirs, inherited, most_bytes, at, is_forked, begin), daemon=True
     )
     with interrupts_held():
         process.start()
@@ -156,7 +164,10 @@ def collect(workers: list[Worker], waiting: deque[Chunk]) -> Iterator[tuple[str,
             continue
         first, worker.done = worker.done, worker.done + len(outcomes)
         yield from zip(worker.chunk.paths[first : worker.done], outcomes, strict=True)
-        if worker.done == len(worker.chunk.paths):
+        rest = worker.chunk.paths[worker.done :]
+        if leaving and rest:
+            waiting.appendleft(replace(worker.chunk, paths=rest))
+        if leaving or not rest:
             worker.chunk = None
         if leaving:
             workers.remove(worker)
@@ -212,13 +223,26 @@ def stop(worker: Worker) -> None:
         worker.process.kill()
 
 
-def serve(pipe: Connection, inherited: list[Connection], most_bytes: int, at: Any) -> None:
+def serve(
+    pipe: Connection,
+    inherited: list[Connection],
+    most_bytes: int,
+    at: Any,
+    is_forked: bool,
+    begin: Begin | None,
+) -> None:
     """A worker's life: chunks in, outcomes out, until the other end closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends us
     for other in inherited:
         other.close()
     gc.freeze()
-    gc.set_threshold(OBJECTS_WITHIN_FILE, 20, 20)
+    if is_forked:
+        # Whoever ends takes his garbage along, and another one comes at once.
+        gc.disable()
+    else:
+        gc.set_threshold(OBJECTS_WITHIN_FILE, 20, 20)
+    if begin is not None:
+        begin(is_forked)
     try:
         while True:
             if serve_chunk(pipe, pipe.recv(), most_bytes, at):
@@ -228,19 +252,24 @@ def serve(pipe: Connection, inherited: list[Connection], most_bytes: int, at: An
 
 
 def serve_chunk(pipe: Connection, chunk: Chunk, most_bytes: int, at: Any) -> bool:
-    """Answers for every file of a chunk, in order; whether the worker has to leave."""
+    """Answers for the files of a chunk, in order; whether the worker has to leave."""
     outcomes: list[Any] = []
-    sent = time.monotonic()
+    sent = asked = time.monotonic()
     for index, path in enumerate(chunk.paths):
         now = time.monotonic()
+        if now - asked > SECONDS_BETWEEN_SIZES:
+            asked = now
+            if resident_bytes() > most_bytes:
+                # Said with the last answer: who leaves without a word takes the rest along.
+                pipe.send((outcomes, True))
+                return True
         if outcomes and now - sent > SECONDS_BETWEEN_ANSWERS:
             pipe.send((outcomes, False))
             outcomes, sent = [], now
         at[:] = index, now
         outcomes.append(chunk.work(path, chunk.settings))
-        if gc.get_count()[0] > OBJECTS_BETWEEN_FILES:
+        if gc.isenabled() and gc.get_count()[0] > OBJECTS_BETWEEN_FILES:
             gc.collect()
-    # Said with the last answer: whoever leaves without a word takes a new chunk along.
     leaving = resident_bytes() > most_bytes
     pipe.send((outcomes, leaving))
     return leaving

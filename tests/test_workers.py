@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import time
 from typing import Any
 
 import pytest
@@ -26,3 +29,33 @@ def test_workers_that_grow_too_big_are_replaced_without_losing_a_file(
     monkeypatch.setattr(workers, "LEAST_BYTES", 0)
     answers = dict(workers.run(chunks(30), jobs))
     assert answers == {path: path.upper() for chunk in chunks(30) for path in chunk.paths}
+
+
+def doze(path: str, settings: Any) -> str:
+    time.sleep(1.5 * workers.SECONDS_BETWEEN_SIZES)
+    return f"{path} {os.getpid()}"
+
+
+def test_a_worker_that_grows_too_big_in_a_chunk_leaves_the_rest_to_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(workers, "WORKERS_BYTES", 0)
+    monkeypatch.setattr(workers, "LEAST_BYTES", 0)
+    paths = tuple(f"{k}.py" for k in range(3))
+    said = dict(workers.run([Chunk(doze, None, paths)], 1))
+    assert tuple(said) == paths
+    assert len({answer.split()[1] for answer in said.values()}) > 1
+
+
+told: list[bool] = []
+
+
+def what_was_told(path: str, settings: Any) -> list[bool]:
+    return told
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a worker is not forked")
+def test_a_forked_worker_is_told_first_that_it_costs_little_to_replace() -> None:
+    assert dict(workers.run([Chunk(what_was_told, None, ("a.py",))], 1, told.append)) == {
+        "a.py": [True]
+    }
