@@ -17,6 +17,7 @@ from oomlint.analysis.activations import (
 )
 from oomlint.analysis.answers import finding, make_fix, short
 from oomlint.analysis.edits import NoFix
+from oomlint.loss_signs import SOFTMAX_FED
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
 
 
@@ -75,11 +76,11 @@ class SoftmaxBeforeLoss(Rule):
         ("cross_entropy", "CrossEntropyLoss", "nll_loss", "NLLLoss"),
         ("softmax", "Softmax", "backward("),
     )
+    token_pattern = SOFTMAX_FED
     claims = (Claim.GRADIENT_RISES,)
 
     def check(self, model: Model) -> Iterator[Finding]:
-        text = model.source.text
-        if not any(word in text for word in self.tokens[1]):
+        if not SOFTMAX_FED.search(model.source.text.encode("utf-8", "replace")):
             return
         seen: set[int] = set()
         for found in fed(model, frozenset({CROSS_ENTROPY, NEGATIVE_LOG})):

@@ -18,6 +18,7 @@ from oomlint.analysis.activations import (
 )
 from oomlint.analysis.answers import finding, make_fix, short
 from oomlint.analysis.edits import NoFix
+from oomlint.loss_signs import BINARY_FED
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
 
 
@@ -78,11 +79,11 @@ class BceActivationMismatch(Rule):
         ("binary_cross_entropy", "BCELoss", "BCEWithLogitsLoss"),
         ("igmoid", "expit", "backward(", "Linear", "Conv"),
     )
+    token_pattern = BINARY_FED
     claims = (Claim.GRADIENT_RISES, Claim.ERROR_GONE)
 
     def check(self, model: Model) -> Iterator[Finding]:
-        text = model.source.text
-        if not any(word in text for word in self.tokens[1]):
+        if not BINARY_FED.search(model.source.text.encode("utf-8", "replace")):
             return
         seen: set[int] = set()
         every = list(fed(model, frozenset({BINARY, BINARY_LOGITS})))
