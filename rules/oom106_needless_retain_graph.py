@@ -68,7 +68,7 @@ class NeedlessRetainGraph(Rule):
     tokens = (("backward",), ("True",), ("step",))
     token_pattern = AnyOf(
         (
-            re.compile(rb"retain_graph\s*=\s*True\b"),
+            re.compile(rb"retain_graph\b(?<!\wretain_graph)\s*=\s*True\b"),
             re.compile(rb"backward\s*\([^()]*,\s*True\b"),
         )
     )

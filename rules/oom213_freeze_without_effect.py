@@ -83,9 +83,8 @@ class FreezeWithoutEffect(Rule):
 
     def check(self, model: Model) -> Iterator[Finding]:
         world = World(model.project, model.module)
-        for node in model.module.parents:
-            if not isinstance(node, ast.Assign):
-                continue
+        for node in model.module.index.by_kind.get(ast.Assign, ()):
+            assert isinstance(node, ast.Assign)
             for target in node.targets:
                 if not isinstance(target, ast.Attribute) or target.attr != "requires_grad":
                     continue
@@ -126,7 +125,7 @@ def is_read(module: Module, owner: ast.expr) -> bool:
         and isinstance(node.ctx, ast.Load)
         and node.attr == "requires_grad"
         and written(node) == text
-        for node in module.parents
+        for node in module.index.by_kind.get(ast.Attribute, ())
     )
 
 

@@ -15,9 +15,11 @@ from oomlint.token_patterns import AnyOf, InOneFunction, Lines, Times
 
 FLUSHES = (b"empty_cache(", b"clear_device_cache(", b"release_memory(", b"free_memory(")
 REPORT = (
-    rb"(?:(?:max_)?memory_(?:allocated|reserved|cached|stats|summary|snapshot|usage)\w*|mem_get_info"
-    rb"|(?:current|driver)_allocated_memory|list_gpu_processes)"
+    rb"(?<!\w)(?:(?:max_)?memory_(?:allocated|reserved|cached|stats|summary|snapshot|usage"
+    rb"|stats_as_nested_dict)|mem_get_info|(?:current|driver)_allocated_memory|list_gpu_processes)"
 )
+# Bound to a plain name, whole and uncalled, alone or as one of several.
+BOUND = rb"(?:(?<![\w.])\w+\s*(?::[^=]*)?|,[^=]*)(?<![=!<>])=(?!=)(?:[^=]*,)?[ \t(]*[\w.]*"
 
 
 class IneffectiveMemoryCall(Rule):
@@ -79,9 +81,9 @@ class IneffectiveMemoryCall(Rule):
                     b"empty_cache",
                 ),
                 re.compile(
-                    rb"(?:^|[;:])[ \t]*[\w.]*" + REPORT + rb"\("
+                    rb"(?:^|[;:])[ \t\f(]*[\w.]*" + REPORT + rb"\s*(?:\(|\\?$)"
                     rb"|(?:" + REPORT + rb"|empty_cache)\s+as\b"
-                    rb"|=[^=]*\b(?:" + REPORT + rb"|empty_cache)\b(?!\s*\()"
+                    rb"|" + BOUND + rb"(?:" + REPORT + rb"|(?<!\w)empty_cache)\s*(?:$|[,;)\\]|\"\")"
                 ),
             ),
         )

@@ -12,7 +12,7 @@ from oomlint.analysis.copies import Attribute, Copy
 from oomlint.analysis.modules import Module, written
 from oomlint.rule import Claim, Edit, Finding, Fix, Rule, Safety, Severity
 from oomlint.signs import BATCH_LOOP, UPDATE
-from oomlint.token_patterns import LOOP, AllOf, AnyOf, InOneBlock, NamePlaced, Unless
+from oomlint.token_patterns import CLASS, LOOP, AllOf, AnyOf, InOneBlock, NamePlaced, Unless
 
 TO_A_DEVICE = rb"\.(?:cuda\(|to\((?![ ]*(?:torch\.(?!device)\w+|(?:[\w.]*\.)?dtype)[ ]*\)))"
 MAKER = rb"[\s(\\]*(?:\w+\.)*(?:tri[lu]|" + "|".join(sorted(copies.MAKERS)).encode() + rb")\s*\("
@@ -102,7 +102,7 @@ class HostCopyEveryIteration(Rule):
         (
             AllOf((UPDATE, InOneBlock(LOOP, (MOVED,)))),
             InOneBlock(LOOP, (MOVED, *BATCH_LOOP)),
-            AllOf((re.compile(rb"def[ \t]+forward\b"), MOVED, ATTRIBUTE_MOVED)),
+            InOneBlock(CLASS, (re.compile(rb"def[ \t]+forward\b"), MOVED, ATTRIBUTE_MOVED)),
         )
     )
     claims = (Claim.COPIES_FALL,)

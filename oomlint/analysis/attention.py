@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from oomlint.analysis import derivation, sites
 from oomlint.analysis.fusable import MAX_AXES, is_fusable
 from oomlint.analysis.modules import Function, Module, written
+from oomlint.analysis.nodes import walk
 from oomlint.analysis.sites import Site
 
 PRODUCTS = frozenset({"torch.matmul", "torch.bmm"})
@@ -37,7 +38,9 @@ class Attention:
 
 
 def attentions(module: Module) -> Iterator[Attention]:
-    for site in sites.sites(module):
+    # A layer is called by any name.
+    layers = "Softmax" in module.source.text
+    for site in sites.sites(module) if layers else sites.named(module, "softmax"):
         if site.function is None or not is_softmax(module, site):
             continue
         scores = site.node.args[0] if takes_scores(site) else site.receiver
@@ -61,7 +64,7 @@ def is_softmax(module: Module, site: Site) -> bool:
         if site.qualified in SOFTMAX or (site.method == "softmax" and not site.qualified):
             position = 1 if site.qualified else 0
             return is_last_dimension(site.argument(position, "dim"))
-    if len(site.node.args) != 1 or "Softmax" not in module.source.text:
+    if len(site.node.args) != 1:
         return False
     made = [v for v, _ in sites.values_of(module, site.node.func, site.function)]
     if isinstance(site.node.func, ast.Call):
@@ -210,7 +213,7 @@ def are_read_elsewhere(module: Module, scores: ast.expr, site: Site) -> bool:
         for value in sites.bound_names(site.function).get(name, [])
         if value is not None and product_of(module, value, site.function) is not None
     }
-    for part in ast.walk(site.function.node):
+    for part in walk(site.function.node):
         if not isinstance(part, ast.Name) or part.id not in products:
             continue
         statement = module.statement_of(part)
@@ -282,18 +285,18 @@ def next_use(function: Function, name: str, statement: ast.Assign) -> ast.expr |
     """The one place that reads a name behind a statement; what is bound again counts from there."""
     reads = [
         part
-        for part in ast.walk(function.node)
-        if isinstance(part, ast.Name)
+        for part in walk(function.node)
+        if type(part) is ast.Name
         and part.id == name
         and isinstance(part.ctx, ast.Load)
         and part.lineno > (statement.end_lineno or statement.lineno)
     ]
     rebound = sorted(
         part.lineno
-        for part in ast.walk(function.node)
-        for target, _ in derivation.bound(part)
+        for part in walk(function.node)
         if isinstance(part, ast.stmt)
-        and name in derivation.written_targets(target)
+        for target, _ in derivation.bound(part)
+        if name in derivation.written_targets(target)
         and part.lineno > (statement.end_lineno or statement.lineno)
     )
     reads.sort(key=lambda part: (part.lineno, part.col_offset))

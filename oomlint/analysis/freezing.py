@@ -115,7 +115,7 @@ def is_unused(module: Module, owner: ast.expr, function: Function | None) -> boo
         and node.attr == owner.attr
         and isinstance(node.ctx, ast.Load)
         and not is_made_only(module, node)
-        for node in module.parents
+        for node in module.index.by_kind.get(ast.Attribute, ())
     )
 
 

@@ -73,17 +73,22 @@ class Index:
     def fill(self, root: ast.AST, functions: dict[ast.AST, Function]) -> None:
         """One loop with everything in it: files are large, and calls are not cheap."""
         parents, by_kind, calls = self.parents, self.by_kind, self.calls
-        stack: list[tuple[ast.AST, Function | None, list[ast.AST]]]
-        stack = [(root, functions.get(root), self.binding[root])]
+        function, binding = functions.get(root), self.binding[root]
+        # Nodes to visit and, below those of a scope, what the scope around it goes on with.
+        stack: list[Any] = [root]
         while stack:
-            node, function, binding = stack.pop()
+            node = stack.pop()
             kind = type(node)
+            if kind is tuple:
+                function, binding = node
+                continue
             by_kind[kind].append(node)
             if kind is ast.Call:
-                calls.append((node, function))  # type: ignore[arg-type] # its kind says so
+                calls.append((node, function))
             elif kind in BINDING:
                 binding.append(node)
             elif kind in SCOPES and node is not root:
+                stack.append((function, binding))
                 binding = self.binding[node] = []
                 function = functions.get(node, function)
             below: list[Any] = []
@@ -100,7 +105,7 @@ class Index:
                     parents[child] = node
                 elif isinstance(child, ast.AST):
                     parents[child] = node
-                    stack.append((child, function, binding))
+                    stack.append(child)
 
     def calls_of(self, *names: str) -> list[Place]:
         """The calls of methods and functions with these last names."""
