@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
-from oomlint.analysis import cadence, decoding
-from oomlint.analysis.decoding import ModelCall
+from oomlint.analysis import cadence, decoding, knowledge
+from oomlint.layout import DEFINITION, LOOP
 from oomlint.token_patterns import (
-    DEFINITION,
-    LOOP,
     AllOf,
     AnyOf,
+    Exactly,
     InOneBlock,
     InOneFunction,
     Lines,
     Shared,
+    called,
 )
+
+
+class ModelCall:
+    """A token pattern: some call that `decoding.is_model` could take for one of a network."""
+
+    def search(self, code: bytes, /) -> object:
+        return any(map(may_run, called(code)))
+
+
+@lru_cache(maxsize=8192)
+def may_run(name: bytes) -> bool:
+    text = name.decode()
+    if text in decoding.RUNNING or text == "self":
+        return True
+    return knowledge.role_of_name(text) is knowledge.Role.MODEL
 
 
 def loop_over(data: bytes) -> Lines:
@@ -24,7 +40,7 @@ def loop_over(data: bytes) -> Lines:
     A text in it may say anything.
     """
     return Lines(
-        (b"for",),
+        (b"for ", b"for\t", b"for(", b"for\\"),
         re.compile(
             rb"^[ \t]*(?:async[ \t]+)?for\b"
             rb"(?:(?!.*:[ \t]*(?:\"\")?[ \t]*$)|.*(?:" + data + rb"|\"\".*:))"
@@ -33,28 +49,29 @@ def loop_over(data: bytes) -> Lines:
 
 
 # `cadence.is_update`: a backward, or a step of what may be an optimizer, a scaler or an engine.
-UPDATE = AnyOf(
-    (
-        re.compile(rb"backward\("),
-        Lines(
-            (b".step(",),
-            re.compile(
-                rb"opt|solver|scaler|grad_amp|engine|\"\"|^[ \t)\]]*\.step\(", re.IGNORECASE
+UPDATE = Shared(
+    AnyOf(
+        (
+            Exactly((b"backward(",)),
+            Lines(
+                (b".step(",),
+                re.compile(
+                    rb"opt|solver|scaler|grad_amp|engine|\"\"|^[ \t)\]]*\.step\(", re.IGNORECASE
+                ),
             ),
-        ),
+        )
     )
 )
 OVER_BATCHES = loop_over(rb"(?i:" + cadence.BATCHES.pattern.encode() + rb")")
 # `cadence.is_step_loop` of batches: it runs a network.
-BATCH_LOOP = (OVER_BATCHES, AnyOf((ModelCall(), re.compile(rb"training_step\("))))
+BATCH_LOOP = (OVER_BATCHES, AnyOf((Exactly((b"training_step(",)), ModelCall())))
 # `cadence.once_a_step`: a loop of steps, a method that a framework calls for each, an engine.
 STEPS = AnyOf(
     (
         UPDATE,
         InOneBlock(LOOP, BATCH_LOOP),
         re.compile(rb"def[ \t]+(?:" + cadence.STEP_HOOK.pattern.encode() + rb")[ \t]*\("),
-        re.compile(rb"ITERATION_"),
-        re.compile(rb"Engine\("),
+        Exactly((b"ITERATION_", b"Engine(")),
     )
 )
 # `cadence.trains`: updates, or a call of what is named after training.
@@ -83,44 +100,49 @@ TAKES_STEPS = AnyOf(
     )
 )
 # A result of `torch.load` that its function takes in, or hands on to another one that does.
-LOADS_STATE = AllOf(
-    (
-        AnyOf(
-            (
-                re.compile(rb"\btorch\.(?:serialization\.)?load\b"),
-                re.compile(rb"import\s+torch\s+as\b"),
-                re.compile(
-                    rb"from\s+torch(?:\.serialization)?\s+import\s*(?:\(|\*|[^\n]*\b(?:load|serial))"
-                ),
-            )
-        ),
-        AnyOf(
-            (
-                InOneFunction(
-                    (re.compile(rb"load\("), re.compile(rb"load_state_dict\(|\breturn\b"))
-                ),
-                re.compile(rb"\bload\s+as\b"),
-            )
-        ),
+LOADS_STATE = Shared(
+    AllOf(
+        (
+            AnyOf(
+                (
+                    re.compile(rb"\btorch\.(?:serialization\.)?load\b"),
+                    re.compile(rb"import\s+torch\s+as\b"),
+                    re.compile(
+                        rb"from\s+torch(?:\.serialization)?\s+import\s*"
+                        rb"(?:\(|\*|[^\n]*\b(?:load|serial))"
+                    ),
+                )
+            ),
+            AnyOf(
+                (
+                    InOneFunction(
+                        (Exactly((b"load(",)), re.compile(rb"load_state_dict\(|\breturn\b"))
+                    ),
+                    re.compile(rb"\bload\s+as\b"),
+                )
+            ),
+        )
     )
 )
 # Code that can name `torch.utils.checkpoint.checkpoint`, and does so outside of an import.
-CHECKPOINTING = AllOf(
-    (
-        AnyOf(
-            (
-                re.compile(rb"utils\.checkpoint\b"),
-                re.compile(rb"utils\s+import\b[^#;=]{0,400}?\bcheckpoint\b"),
-                re.compile(rb"checkpoint\.checkpoint"),
-            )
-        ),
-        Lines(
-            (b"checkpoint",),
-            re.compile(
-                rb"^(?![ \t]*(?:from|import)\b).*\bcheckpoint(?:_sequential)?\b(?!\.)"
-                rb"|\bcheckpoint(?:_sequential)?\s+as\b"
+CHECKPOINTING = Shared(
+    AllOf(
+        (
+            AnyOf(
+                (
+                    Lines((b"utils.checkpoint",), re.compile(rb"utils\.checkpoint\b")),
+                    Exactly((b"checkpoint.checkpoint",)),
+                    re.compile(rb"utils\s+import\b[^#;=]{0,400}?\bcheckpoint\b"),
+                )
             ),
-        ),
+            Lines(
+                (b"checkpoint",),
+                re.compile(
+                    rb"^(?![ \t]*(?:from|import)\b).*\bcheckpoint(?:_sequential)?\b(?!\.)"
+                    rb"|\bcheckpoint(?:_sequential)?\s+as\b"
+                ),
+            ),
+        )
     )
 )
 # Words of a call that chooses a token; `max(`, but not as the end of `softmax(`.

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from itertools import chain
 from typing import Protocol
 
-# Lines that begin a block: behind the end of a line, which is found much faster than the start of
-# one, and without a group, which would cost as much as the rest.
-DEFINITION = re.compile(rb"\n[ \t]*(?:def|async[ \t]+def)[ \t]")
-LOOP = re.compile(rb"\n[ \t]*(?:for|while|async[ \t]+for)\b")
-HANDLER = re.compile(rb"\n[ \t]*except\b")
-CLASS = re.compile(rb"\n[ \t]*class[ \t]")
-# How no line inside of brackets begins.
-STARTING = re.compile(
-    rb"def[ \t]|class[ \t]|async[ \t]|@[^\n]*\n[ \t]*(?:def\b|class\b|async\b|@\w)"
-)
+from oomlint.layout import OfLast, blocks_around, functions_of
 
 
 class TokenPattern(Protocol):
@@ -26,8 +17,38 @@ class TokenPattern(Protocol):
     def search(self, code: bytes, /) -> object: ...
 
 
+class Placed:
+    """A pattern that can tell where it may be found: no function or block elsewhere is asked.
+
+    A place is where a match would begin, or the line of it.
+    """
+
+    def places(self, code: bytes) -> Iterable[int]:
+        raise NotImplementedError
+
+    def search(self, code: bytes, /) -> object:
+        return any(True for _ in self.places(code))
+
+
+def places_of(pattern: TokenPattern, code: bytes) -> Iterable[int]:
+    """Where a pattern may be found: every line of a text that has it, if it cannot tell."""
+    if isinstance(pattern, re.Pattern):
+        return (match.start() for match in pattern.finditer(code))
+    if isinstance(pattern, Placed):
+        return pattern.places(code)
+    return every(b"\n", b"\n" + code) if pattern.search(code) else ()
+
+
+def every(word: bytes, code: bytes) -> Iterator[int]:
+    """Where a word stands."""
+    place = code.find(word)
+    while place >= 0:
+        yield place
+        place = code.find(word, place + 1)
+
+
 @dataclass(frozen=True)
-class Lines:
+class Lines(Placed):
     """A pattern that is tried on the lines that hold one of these words, and on no other.
 
     `^` and `$` are the ends of such a line.
@@ -36,36 +57,44 @@ class Lines:
     words: tuple[bytes, ...]
     pattern: re.Pattern[bytes]
 
-    def search(self, code: bytes, /) -> object:
-        return any(self.pattern.search(line) for line in lines_with(self.words, code))
+    def places(self, code: bytes) -> Iterator[int]:
+        search = self.pattern.search
+        return (place for place, line in lines_with(self.words, code) if search(line))
 
 
-def lines_with(words: tuple[bytes, ...], code: bytes) -> Iterator[bytes]:
-    """The lines that hold a word, those of the first word first."""
+def lines_with(words: tuple[bytes, ...], code: bytes) -> Iterator[tuple[int, bytes]]:
+    """The lines that hold a word, and where they begin, those of the first word first."""
     for word in words:
         place = code.find(word)
         while place >= 0:
+            start = code.rfind(b"\n", 0, place) + 1
             end = code.find(b"\n", place)
             end = end if end >= 0 else len(code)
-            yield code[code.rfind(b"\n", 0, place) + 1 : end]
+            yield start, code[start:end]
             place = code.find(word, end)
 
 
 @dataclass(frozen=True)
-class AnyOf:
+class AnyOf(Placed):
     """One of several patterns: each is searched fast where it begins with a literal."""
 
     patterns: tuple[TokenPattern, ...]
+
+    def places(self, code: bytes) -> Iterator[int]:
+        return chain.from_iterable(places_of(pattern, code) for pattern in self.patterns)
 
     def search(self, code: bytes, /) -> object:
         return any(pattern.search(code) for pattern in self.patterns)
 
 
 @dataclass(frozen=True)
-class AllOf:
-    """All of several patterns, in any order in the text."""
+class AllOf(Placed):
+    """All of several patterns, in any order in the text; the first one should be rare."""
 
     patterns: tuple[TokenPattern, ...]
+
+    def places(self, code: bytes) -> Iterable[int]:
+        return places_of(self.patterns[0], code)
 
     def search(self, code: bytes, /) -> object:
         return all(pattern.search(code) for pattern in self.patterns)
@@ -75,25 +104,52 @@ class Shared:
     """A pattern that several rules ask of the same text, which is searched once for all of them."""
 
     def __init__(self, pattern: TokenPattern) -> None:
-        self.pattern = pattern
-        self.last: tuple[bytes | None, object] = (None, None)
-
-    def search(self, code: bytes, /) -> object:
-        last = self.last
-        if last[0] is not code:
-            last = self.last = (code, self.pattern.search(code))
-        return last[1]
+        self.search = OfLast(pattern.search)
 
 
 @dataclass(frozen=True)
-class Words:
+class Exactly(Placed):
+    """One of some words, as they are written."""
+
+    words: tuple[bytes, ...]
+
+    def places(self, code: bytes) -> Iterator[int]:
+        return chain.from_iterable(every(word, code) for word in self.words)
+
+    def search(self, code: bytes, /) -> object:
+        return any(word in code for word in self.words)
+
+
+@dataclass(frozen=True)
+class Words(Placed):
     """One of some words, in whatever case they are written; given in lower case."""
 
     words: tuple[bytes, ...]
 
+    def places(self, code: bytes) -> Iterator[int]:
+        return Exactly(self.words).places(code.lower())
+
     def search(self, code: bytes, /) -> object:
-        small = code.lower()
-        return any(word in small for word in self.words)
+        return Exactly(self.words).search(code.lower())
+
+
+@dataclass(frozen=True)
+class Calls:
+    """A call of one of these names, whatever it is looked up in."""
+
+    names: frozenset[bytes]
+
+    def search(self, code: bytes, /) -> object:
+        return not self.names.isdisjoint(called(code))
+
+
+# Read backwards, so that each match begins with a bracket: those are found fast.
+CALLED = re.compile(rb"\(\s*(?:\][^\[\]]*\[)*(\w+)")
+
+
+def called(code: bytes) -> set[bytes]:
+    """The last names of all that is called, behind any subscripts."""
+    return {name[::-1] for name in set(CALLED.findall(code[::-1]))}
 
 
 @dataclass(frozen=True)
@@ -107,18 +163,21 @@ class Without:
 
 
 @dataclass(frozen=True)
-class Times:
+class Times(Placed):
     """Some words, so many times at least, all of them together."""
 
     least: int
     words: tuple[bytes, ...]
+
+    def places(self, code: bytes) -> Iterable[int]:
+        return Exactly(self.words).places(code)
 
     def search(self, code: bytes, /) -> object:
         return sum(map(code.count, self.words)) >= self.least
 
 
 @dataclass(frozen=True)
-class Unless:
+class Unless(Placed):
     """A match on the lines with a word whose only group another pattern does not match.
 
     A group that matched nothing counts.
@@ -128,11 +187,12 @@ class Unless:
     pattern: re.Pattern[bytes]
     excluded: re.Pattern[bytes]
 
-    def search(self, code: bytes, /) -> object:
-        return any(
-            not found or not self.excluded.search(found)
-            for line in lines_with(self.words, code)
+    def places(self, code: bytes) -> Iterator[int]:
+        return (
+            place
+            for place, line in lines_with(self.words, code)
             for found in self.pattern.findall(line)
+            if not found or not self.excluded.search(found)
         )
 
 
@@ -152,19 +212,19 @@ class SameName:
 class NamePlaced:
     """A name, the only group of a pattern for the lines with a word, that also stands elsewhere.
 
-    `places` is tried on the lines with the name, with a NUL in its place.
+    `elsewhere` is tried on the lines with the name, with a NUL in its place.
     """
 
     words: tuple[bytes, ...]
     pattern: re.Pattern[bytes]
-    places: re.Pattern[bytes]
+    elsewhere: re.Pattern[bytes]
 
     def search(self, code: bytes, /) -> object:
-        names = {n for line in lines_with(self.words, code) for n in self.pattern.findall(line)}
+        names = {n for _, line in lines_with(self.words, code) for n in self.pattern.findall(line)}
         return any(
-            self.places.search(with_nul(line, name))
+            self.elsewhere.search(with_nul(line, name))
             for name in names
-            for line in lines_with((name,), code)
+            for _, line in lines_with((name,), code)
         )
 
 
@@ -179,40 +239,39 @@ def with_nul(line: bytes, name: bytes) -> bytes:
 class InOneFunction:
     """All of several patterns inside of one function, or in the code outside of all of them.
 
-    Nested functions belong to the one around them, decorators to the function below them. The
-    patterns are asked in their order; the first one is asked of the whole text before.
+    Nested functions belong to the one around them, decorators to the function below them. Only
+    where the first pattern is found in the whole text are the functions asked: it should be rare.
     """
 
     patterns: tuple[TokenPattern, ...]
 
     def search(self, code: bytes, /) -> object:
-        if not self.patterns[0].search(code):
-            return False
-        return any(
-            all(pattern.search(part) for pattern in self.patterns) for part in functions_of(code)
+        places = list(places_of(self.patterns[0], code))
+        return bool(places) and any(
+            all(pattern.search(part) for pattern in self.patterns)
+            for part in functions_of(code).holding(places)
         )
 
 
 @dataclass(frozen=True)
-class InOneBlock:
+class InOneBlock(Placed):
     """All of several patterns in one block that such a line begins, this line included.
 
-    Blocks inside of a block belong to it.
+    Blocks inside of a block belong to it. Only those are asked in which the first pattern is found
+    in the whole text.
     """
 
     head: re.Pattern[bytes]
     patterns: tuple[TokenPattern, ...]
 
+    def places(self, code: bytes) -> Iterable[int]:
+        return places_of(self.patterns[0], code)
+
     def search(self, code: bytes, /) -> object:
-        if not self.patterns[0].search(code):
-            return False
-        code, end = b"\n" + code, 0
-        while match := self.head.search(code, end):
-            end = end_of(code, match)
-            block = code[match.start() : end]
-            if all(pattern.search(block) for pattern in self.patterns):
-                return True
-        return False
+        return any(
+            all(pattern.search(block) for pattern in self.patterns)
+            for block in blocks_around(code, self.head, self.places(code))
+        )
 
 
 @dataclass(frozen=True)
@@ -222,65 +281,4 @@ class OutsideFunctions:
     pattern: TokenPattern
 
     def search(self, code: bytes, /) -> object:
-        return self.pattern.search(functions_of(code)[-1])
-
-
-@lru_cache(maxsize=1)
-def functions_of(code: bytes) -> tuple[bytes, ...]:
-    """The outermost functions and methods of a text, told by its lines, then all the rest of it.
-
-    Strings and comments of the text are blanked: its lines say what belongs to what.
-    """
-    functions: list[bytes] = []
-    others: list[bytes] = []
-    code = b"\n" + code
-    end = 0
-    while match := DEFINITION.search(code, end):
-        start = decorated(code, end, match)
-        others.append(code[end:start])
-        end = end_of(code, match)
-        functions.append(code[start:end])
-    return (*functions, b"".join((*others, code[end:])))
-
-
-def decorated(code: bytes, begin: int, match: re.Match[bytes]) -> int:
-    """Where the decorators of a definition begin, if there are any behind `begin`."""
-    start, indent = match.start(), indentation(match)
-    head = b"\n" + match[0][1 : indent + 1] + b"@"
-    while (place := code.rfind(head, begin, start)) >= 0:
-        if behind(indent).search(code, place + len(head), start):
-            break
-        start = place
-    return start
-
-
-def indentation(match: re.Match[bytes]) -> int:
-    """How far the line is indented that a match begins at the end of the line above."""
-    return len(match[0]) - len(match[0].lstrip()) - 1
-
-
-def end_of(code: bytes, match: re.Match[bytes]) -> int:
-    """Where the block ends that a matched line begins."""
-    begin, place, opened = match.start(), match.end(), 0
-    pattern = behind(indentation(match))
-    while after := pattern.search(code, place):
-        end, place = after.start(), after.end()
-        if STARTING.match(code, place - 1):
-            return end
-        opened += depth(code, begin, end)
-        begin = end
-        if opened <= 0 and code[end - 1 : end] != b"\\":
-            return end
-    return len(code)
-
-
-def depth(code: bytes, start: int, end: int) -> int:
-    """How many brackets are opened between two places and not closed there."""
-    opened = sum(code.count(bracket, start, end) for bracket in (b"(", b"[", b"{"))
-    return opened - sum(code.count(bracket, start, end) for bracket in (b")", b"]", b"}"))
-
-
-@lru_cache(maxsize=64)
-def behind(indent: int) -> re.Pattern[bytes]:
-    """A line that no longer belongs to a block whose first line is indented so far."""
-    return re.compile(rb"\n(?![ \t]{%d})[ \t]*[^\s)\]}\\]" % (indent + 1))
+        return self.pattern.search(functions_of(code).rest())

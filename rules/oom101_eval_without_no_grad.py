@@ -10,7 +10,9 @@ from oomlint.analysis import graphless as evaluation
 from oomlint.analysis.answers import finding, short
 from oomlint.rule import Claim, Finding, Rule, Severity
 from oomlint.signs import DECODES
-from oomlint.token_patterns import AllOf, AnyOf
+from oomlint.token_patterns import AllOf, AnyOf, Exactly
+
+CHOICE = Exactly(tuple(map(str.encode, generating.CHOICES)))
 
 
 class EvalWithoutNoGrad(Rule):
@@ -80,7 +82,7 @@ class EvalWithoutNoGrad(Rule):
             re.compile(rb"\.eval\(\s*\)"),
             re.compile(rb"\.train\(\s*(?:mode\s*=\s*)?False"),
             re.compile(rb"env(?:s|ironment)?\.step"),
-            AllOf((generating.CHOICE, DECODES)),
+            AllOf((CHOICE, DECODES)),
         )
     )
     claims = (Claim.PEAK_FALLS, Claim.GROWTH_STOPS)

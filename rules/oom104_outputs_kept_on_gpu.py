@@ -7,12 +7,13 @@ from collections.abc import Iterator
 
 from oomlint.analysis import Model, collecting, predictions
 from oomlint.analysis.answers import finding, short
+from oomlint.layout import LOOP
 from oomlint.rule import Claim, Finding, Rule, Severity
 from oomlint.signs import loop_over
 from oomlint.token_patterns import (
-    LOOP,
     AllOf,
     AnyOf,
+    Exactly,
     InOneBlock,
     InOneFunction,
     OutsideFunctions,
@@ -48,9 +49,9 @@ HOOK = re.compile(rb"def[ \t]+(?:" + collecting.HOOK.pattern.replace("$", r"\b")
 KEPT_BY_HOOK = re.compile(rb"\bself\b[^\n]*(?:(?:append|extend|cat|concat)\(|\+=\s*\[)")
 TRAINER = AllOf(
     (
-        re.compile(rb"compute_metrics"),
-        re.compile(rb"TrainingArguments"),
-        re.compile(rb"transformers"),
+        Exactly((b"compute_metrics",)),
+        Exactly((b"TrainingArguments",)),
+        Exactly((b"transformers",)),
     )
 )
 
@@ -127,17 +128,8 @@ class OutputsKeptOnGpu(Rule):
     # The same in a function, a script or a hook of a framework, or a Trainer with metrics.
     token_pattern = AnyOf(
         (
-            AllOf(
-                (
-                    COLLECTION,
-                    AnyOf(
-                        (
-                            InOneFunction((WITHOUT_GRAPH, TO_THE_HOST, COLLECTION)),
-                            OutsideFunctions(AllOf((WITHOUT_GRAPH, COLLECTION))),
-                        )
-                    ),
-                )
-            ),
+            InOneFunction((WITHOUT_GRAPH, TO_THE_HOST, COLLECTION)),
+            OutsideFunctions(AllOf((WITHOUT_GRAPH, COLLECTION))),
             InOneFunction((HOOK, KEPT_BY_HOOK)),
             TRAINER,
         )

@@ -13,9 +13,9 @@ from oomlint.analysis.debugging import is_test
 from oomlint.analysis.modules import Function, Module, written
 from oomlint.analysis.sites import loops_around
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
-from oomlint.token_patterns import AllOf, AnyOf, InOneFunction, Lines, OutsideFunctions
+from oomlint.token_patterns import AllOf, AnyOf, Exactly, InOneFunction, Lines, OutsideFunctions
 
-PARAMETERS = re.compile(rb"\.(?:named_)?parameters\(")
+PARAMETERS = Exactly((b".parameters(", b".named_parameters("))
 # In a source a mix may go on in the next line.
 MIX = re.compile(BLEND.replace(r"[^\n]*", "[^=]*?").encode())
 # A loop or comprehension over parameters, a name for them or a collection of them.

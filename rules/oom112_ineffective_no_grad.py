@@ -86,7 +86,7 @@ class IneffectiveNoGrad(Rule):
     name = "ineffective-no-grad"
     severity = Severity.WARNING
     tokens = (("no_grad", "inference_mode"),)
-    token_pattern = AnyOf((unused(OF_TORCH, OF_TORCH), AllOf((unused(rb"", ANY_DOTS), RENAMED))))
+    token_pattern = AllOf((unused(rb"", ANY_DOTS), AnyOf((unused(OF_TORCH, OF_TORCH), RENAMED))))
     claims = (Claim.ERROR_GONE, Claim.PEAK_FALLS, Claim.GROWTH_STOPS)
 
     def check(self, model: Model) -> Iterator[Finding]:

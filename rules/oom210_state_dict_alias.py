@@ -10,10 +10,11 @@ from oomlint.analysis import Model, edits
 from oomlint.analysis.answers import finding, make_fix, short
 from oomlint.analysis.kept_weights import EARLIER, Kept, kept
 from oomlint.analysis.modules import Module
+from oomlint.layout import LOOP
 from oomlint.rule import Claim, Edit, Finding, Fix, Rule, Safety, Severity
-from oomlint.token_patterns import LOOP, AnyOf, InOneBlock, InOneFunction, NamePlaced
+from oomlint.token_patterns import AnyOf, Exactly, InOneBlock, InOneFunction, NamePlaced
 
-STATE = re.compile(rb"\.state_dict\(\)")
+STATE = Exactly((b".state_dict()",))
 TRAINS = re.compile(rb"(?:train|fit|epoch|step|update|learn|backward|optimi[sz]e|finetune)\w*\s*\(")
 FOR_LATER = re.compile(
     rb"\bself\.\w*(?i:" + EARLIER.pattern.encode() + rb")\w*"

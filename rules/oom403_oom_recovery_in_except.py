@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from oomlint.analysis import Model, handling
 from oomlint.analysis.answers import finding, short
 from oomlint.analysis.recovering import emptied, forgets_traceback, remedy, retry
+from oomlint.layout import HANDLER
 from oomlint.rule import Claim, Finding, Rule, Severity
-from oomlint.token_patterns import HANDLER, AnyOf, InOneBlock
+from oomlint.token_patterns import AnyOf, Exactly, InOneBlock
 
+EXCEPT = Exactly((b"except",))
 TYPE = re.compile(rb"OutOfMemoryError|OOMError")
 # The name of a helper, a comparison with a text, or `empty_cache()`.
 ASKED_OR_FREED = re.compile(
@@ -82,7 +84,7 @@ class OomRecoveryInExcept(Rule):
     tokens = (("except",), ("torch", "accelerate", "lightning"))
     texts = handling.TEXTS
     # The type of the error, or what an `except` asks about it or frees.
-    token_pattern = AnyOf((TYPE, InOneBlock(HANDLER, (ASKED_OR_FREED,))))
+    token_pattern = AnyOf((TYPE, InOneBlock(HANDLER, (EXCEPT, ASKED_OR_FREED))))
     claims = (Claim.ERROR_GONE,)
 
     def check(self, model: Model) -> Iterator[Finding]:

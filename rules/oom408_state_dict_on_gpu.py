@@ -11,11 +11,11 @@ from oomlint.analysis.answers import finding, make_fix, short
 from oomlint.analysis.modules import Module
 from oomlint.analysis.resting_copies import Copy, clone_of, copies, waits
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
-from oomlint.token_patterns import AllOf, AnyOf, InOneFunction
+from oomlint.token_patterns import AllOf, AnyOf, Exactly, InOneFunction
 
 COPY = AnyOf(
     (
-        re.compile(rb"deepcopy"),
+        Exactly((b"deepcopy",)),
         AllOf(
             (
                 re.compile(rb"state_dict\(\s*\)[\s\\]*\.[\s\\]*items\("),

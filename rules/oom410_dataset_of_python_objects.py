@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from oomlint.analysis import Model, loaders
 from oomlint.analysis.answers import Node, finding
 from oomlint.analysis.object_datasets import kept_objects
+from oomlint.layout import CLASS
 from oomlint.rule import Claim, Finding, Rule, Severity
-from oomlint.token_patterns import CLASS, AllOf, InOneBlock, SameName
+from oomlint.token_patterns import AllOf, InOneBlock, SameName
 
 FILLED = re.compile(
     rb"\w\.(\w+)[ \t]*(?:,|\)|(?::[^=\n]+)?=(?!=)[\s(\\]*"

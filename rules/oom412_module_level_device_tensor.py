@@ -9,12 +9,13 @@ from oomlint.analysis import Model, copies
 from oomlint.analysis.answers import finding
 from oomlint.analysis.import_tensors import is_large_on_device, is_script, kept_values
 from oomlint.rule import Claim, Finding, Rule, Severity
-from oomlint.token_patterns import AllOf, AnyOf, OutsideFunctions, Times
+from oomlint.token_patterns import AllOf, AnyOf, Calls, Exactly, OutsideFunctions
 
-MADE = "|".join(sorted({*copies.MAKERS, "load"})).encode()
+MAKING = Calls(frozenset(map(str.encode, (*copies.MAKERS, "load"))))
+MADE = b"|".join(sorted(MAKING.names))
 
 
-ON_DEVICE = Times(1, (b".cuda(", b".to(", b"device", b"load("))
+ON_DEVICE = Exactly((b".cuda(", b".to(", b"device", b"load("))
 ASSIGNED = re.compile(rb"\n[ \t]*\w+[^=\n(]*=(?!=)[^=]{0,120}?\b(?:" + MADE + rb")\(")
 DEFAULT = re.compile(rb"def \w+\([^)]*=[^)]{0,60}\b(?:" + MADE + rb")\(")
 
@@ -65,7 +66,7 @@ class ModuleLevelDeviceTensor(Rule):
     severity = Severity.WARNING
     tokens = ((".cuda(", ".to(", "device=", "load("), ("torch",))
     # A tensor that is made outside of all functions, or as a default.
-    token_pattern = AnyOf((OutsideFunctions(AllOf((ON_DEVICE, ASSIGNED))), DEFAULT))
+    token_pattern = AnyOf((OutsideFunctions(AllOf((ON_DEVICE, MAKING, ASSIGNED))), DEFAULT))
     texts = ("cuda",)
     claims = (Claim.BYTES_FALL,)
 

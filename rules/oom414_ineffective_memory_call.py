@@ -74,7 +74,13 @@ class IneffectiveMemoryCall(Rule):
             InOneFunction((Times(2, FLUSHES), re.compile(rb"\bdel\b"))),
             Lines(
                 (
-                    b"memory_",
+                    b"memory_allocated",
+                    b"memory_reserved",
+                    b"memory_cached",
+                    b"memory_stats",
+                    b"memory_summary",
+                    b"memory_snapshot",
+                    b"memory_usage",
                     b"mem_get_info",
                     b"_allocated_memory",
                     b"list_gpu_processes",

@@ -10,16 +10,17 @@ from oomlint.analysis import Model, copies, edits
 from oomlint.analysis.answers import finding, make_fix, short
 from oomlint.analysis.copies import Attribute, Copy
 from oomlint.analysis.modules import Module, written
+from oomlint.layout import CLASS, LOOP
 from oomlint.rule import Claim, Edit, Finding, Fix, Rule, Safety, Severity
 from oomlint.signs import BATCH_LOOP, UPDATE
-from oomlint.token_patterns import CLASS, LOOP, AllOf, AnyOf, InOneBlock, NamePlaced, Unless
+from oomlint.token_patterns import AllOf, AnyOf, InOneBlock, NamePlaced, Unless
 
 TO_A_DEVICE = rb"\.(?:cuda\(|to\((?![ ]*(?:torch\.(?!device)\w+|(?:[\w.]*\.)?dtype)[ ]*\)))"
 MAKER = rb"[\s(\\]*(?:\w+\.)*(?:tri[lu]|" + "|".join(sorted(copies.MAKERS)).encode() + rb")\s*\("
 # What may be a tensor is moved: no batch, no model.
 MOVED = Unless(
     (b".to(", b".cuda("),
-    re.compile(rb"([\w.]*)" + TO_A_DEVICE),
+    re.compile(rb"(?<![\w.])([\w.]*)" + TO_A_DEVICE),
     re.compile(copies.NO_TENSOR.pattern.encode(), re.IGNORECASE),
 )
 # An attribute is moved that torch made.
@@ -30,7 +31,7 @@ ATTRIBUTE_MOVED = AnyOf(
             re.compile(rb"\w\.(\w+)" + TO_A_DEVICE),
             re.compile(rb"\.\0\s*(?::[^=]*)?=(?!=)(?:" + MAKER + rb"|[\s(\\]*$)"),
         ),
-        re.compile(rb"\.\w+[ \t]*,[^=\n]*=(?!=)(?:[^=\n]*,)?" + MAKER),
+        re.compile(rb"\.(?=(\w+))\1[ \t]*,[^=\n]*=(?!=)(?:[^=\n]*,)?" + MAKER),
     )
 )
 
@@ -98,11 +99,16 @@ class HostCopyEveryIteration(Rule):
         (".backward(", "def forward"),
         ("torch",),
     )
-    token_pattern = AnyOf(
+    token_pattern = AllOf(
         (
-            AllOf((UPDATE, InOneBlock(LOOP, (MOVED,)))),
-            InOneBlock(LOOP, (MOVED, *BATCH_LOOP)),
-            InOneBlock(CLASS, (re.compile(rb"def[ \t]+forward\b"), MOVED, ATTRIBUTE_MOVED)),
+            MOVED,
+            AnyOf(
+                (
+                    AllOf((UPDATE, InOneBlock(LOOP, (MOVED,)))),
+                    InOneBlock(CLASS, (re.compile(rb"def[ \t]+forward\b"), MOVED, ATTRIBUTE_MOVED)),
+                    InOneBlock(LOOP, (MOVED, *BATCH_LOOP)),
+                )
+            ),
         )
     )
     claims = (Claim.COPIES_FALL,)

@@ -11,7 +11,7 @@ from oomlint.analysis.answers import finding
 from oomlint.analysis.modules import Module, written
 from oomlint.analysis.sites import Site
 from oomlint.rule import Claim, Finding, Rule, Severity
-from oomlint.token_patterns import AnyOf
+from oomlint.token_patterns import Exactly
 
 
 class FullParamsInLoop(Rule):
@@ -63,13 +63,7 @@ class FullParamsInLoop(Rule):
     name = "full-params-in-loop"
     severity = Severity.WARNING
     tokens = (("torch.distributed",), ("backward(",))
-    token_pattern = AnyOf(
-        (
-            re.compile(rb"summon_full_params"),
-            re.compile(rb"FULL_STATE_DICT"),
-            re.compile(rb"full_state_dict"),
-        )
-    )
+    token_pattern = Exactly((b"summon_full_params", b"FULL_STATE_DICT", b"full_state_dict"))
     claims = (Claim.PEAK_FALLS,)
 
     def check(self, model: Model) -> Iterator[Finding]:

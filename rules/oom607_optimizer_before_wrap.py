@@ -15,7 +15,7 @@ from oomlint.analysis.replaced_parameters import (
     remedy,
 )
 from oomlint.rule import Claim, Finding, Rule, Severity
-from oomlint.token_patterns import AllOf, AnyOf, InOneFunction, Lines
+from oomlint.token_patterns import AllOf, AnyOf, Exactly, InOneFunction, Lines
 
 # A word of every constructor that makes an optimizer.
 OPTIMIZERS = tuple(
@@ -23,13 +23,18 @@ OPTIMIZERS = tuple(
 )
 
 
-PARAMETERS = re.compile(rb"parameters\(")
+PARAMETERS = Exactly((b"parameters(",))
 CHANGE = AnyOf(
     (
-        re.compile(rb"F(?:ullyShardedDataParallel|SDP)"),
-        re.compile(rb"fully_shard"),
-        re.compile(rb"get_peft_model"),
-        re.compile(rb"resize_token_embeddings"),
+        Exactly(
+            (
+                b"FullyShardedDataParallel",
+                b"FSDP",
+                b"fully_shard",
+                b"get_peft_model",
+                b"resize_token_embeddings",
+            )
+        ),
         re.compile(
             rb"\.\w+\s*=[\s(\\]*(?:\w+\.)*"
             rb"(?:Linear|Conv\dd|Embedding|Sequential|LayerNorm|BatchNorm\dd)\("

@@ -41,20 +41,8 @@ class Decoding:
     growth: ast.expr | ast.stmt
 
 
-CALLED = re.compile(rb"(\w+)(?:\[[^\[\]]*\])*\s*\(")
 # Methods that run a network.
 RUNNING = frozenset({"forward", "decode", "__call__"})
-
-
-class ModelCall:
-    """A token pattern: some call that `is_model` could take for one of a network."""
-
-    def search(self, code: bytes, /) -> object:
-        names = {match[1].decode("utf-8", "replace") for match in CALLED.finditer(code)}
-        return any(
-            name in RUNNING | {"self"} or knowledge.role_of_name(name) is Role.MODEL
-            for name in names
-        )
 
 
 def decodings(module: Module) -> Iterator[Decoding]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,7 +21,6 @@ WANTED = frozenset(
 )
 # The choice of a token in torch's own words: a loop that only says `sample` may choose anything.
 CHOICES = ("argmax(", "multinomial(", "topk(", "torch.max(")
-CHOICE = re.compile("|".join(map(re.escape, CHOICES)).encode())
 # What returns scores beside the places where they were.
 RANKING = frozenset({"topk", "max", "sort"})
 
