@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import importlib.util
 import os
 import platform
 import statistics
@@ -180,6 +181,7 @@ def report(
     sizes: Mapping[str, str],
     rows: Sequence[tuple[str, str, Sequence[Run]]],
     goals: Sequence[Target],
+    note: str,
 ) -> str:
     """The results as a Markdown page."""
     ruff_version = subprocess.run(
@@ -187,9 +189,10 @@ def report(
     ).stdout.strip()
     text = [f"# Speed, {datetime.date.today().isoformat()}", ""]
     text.append(
-        f"Python {platform.python_version()}, {ruff_version}, {', '.join(RIVALS)}; "
-        f"{CORES} cores ({processor()}). Whole processes, wall time."
+        f"Python {platform.python_version()}, oomlint {build()}, {ruff_version}, "
+        f"{', '.join(RIVALS)}; {CORES} cores ({processor()}). Whole processes, wall time."
     )
+    text += ["", note] if note else []
     text += [""] + [f"- {name}: {words}" for name, words in sizes.items()]
     text += [
         "",
@@ -211,6 +214,13 @@ def report(
             f"{'reached' if goal.reached else '**missed**'} |"
         )
     return "\n".join(text) + "\n"
+
+
+def build() -> str:
+    """Whether the modules that follow the code are Python here or compiled."""
+    hot = importlib.util.find_spec("oomlint.analysis.values")
+    is_python = hot is None or (hot.origin or "").endswith(".py")
+    return "as plain Python" if is_python else "compiled by mypyc"
 
 
 def processor() -> str:
@@ -237,6 +247,8 @@ def main() -> int:
     parser.add_argument("--without-rivals", action="store_true", help="saves some four minutes")
     parser.add_argument("--baselines", action="store_true", help="ruff and the rivals alone")
     parser.add_argument("--write", action="store_true", help="keep the page in bench/results")
+    parser.add_argument("--name", default="speed", help="what the page's file name begins with")
+    parser.add_argument("--note", default="", help="a sentence for the page: whose Python it is")
     options = parser.parse_args()
     corpus, distributed = packages_folder(), torch_distributed()
     if hasattr(os, "sched_setaffinity"):
@@ -254,11 +266,13 @@ def main() -> int:
         for tool, runs in times.items()
     ]
     rows += [("torch/distributed", name, [one]) for name, one in rivals.items()]
-    page = report({"corpus": size(corpus), "torch/distributed": size(distributed)}, rows, goals)
+    page = report(
+        {"corpus": size(corpus), "torch/distributed": size(distributed)}, rows, goals, options.note
+    )
     print(page)
     if options.write:
         RESULTS.mkdir(exist_ok=True)
-        target = RESULTS / f"speed-{datetime.date.today().isoformat()}.md"
+        target = RESULTS / f"{options.name}-{datetime.date.today().isoformat()}.md"
         target.write_text(page, encoding="utf-8")
         print(f"written to {target}", file=sys.stderr)
     return 0 if all(goal.reached for goal in goals) else 1
