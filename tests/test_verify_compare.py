@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from oomlint.rule import Claim
+from oomlint.verify import Bench
 from oomlint.verify.compare import compare, summarise
 from oomlint.verify.record import (
     FINISHED,
@@ -20,7 +22,9 @@ from oomlint.verify.record import (
     Run,
     Step,
 )
+from oomlint.verify.runner import Limits
 from oomlint.verify.series import growth, main_steps, size
+from oomlint.verify.targets import script
 from oomlint.verify.verdict import CONFIRMED, NO_EFFECT, NOT_MEASURED, REFUTED
 
 MIB = 1024 * 1024
@@ -853,3 +857,25 @@ def test_a_summary_never_invents_numbers() -> None:
 )
 def test_bytes_carry_their_unit(value: int, text: str) -> None:
     assert size(value) == text
+
+
+@pytest.mark.parametrize(
+    "seconds, kind",
+    [
+        # The first measurement of both texts, and the second one.
+        ((0.1, 0.1, 0.1, 0.02), CONFIRMED),
+        ((0.1, 0.1, 0.1, 0.1), NO_EFFECT),
+        ((0.1, 0.02), CONFIRMED),
+    ],
+)
+def test_time_is_denied_only_when_measured_again(
+    seconds: tuple[float, ...], kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = iter(seconds)
+    monkeypatch.setattr(Bench, "run_once", lambda *_: run(seconds=next(taken)))
+    path = tmp_path / "train.py"
+    path.write_text("")
+    bench = Bench(script(path), Limits())
+    found = bench.compare("slow", "fast", (Claim.STEP_FASTER,), None, "train.py")
+    assert found.verdict.kind == kind
+    assert list(taken) == []

@@ -121,6 +121,21 @@ class Bench:
     def compare(
         self, before: str, after: str, claims: tuple[Claim, ...], region: Region | None, what: str
     ) -> Comparison:
+        """Runs two texts and judges; a claim about time is denied only by a second measurement."""
+        from oomlint.rule import Claim
+        from oomlint.verify.verdict import NO_EFFECT
+
+        found = self.compare_once(before, after, claims, region, what)
+        if Claim.STEP_FASTER in claims and found.verdict.kind == NO_EFFECT:
+            # A machine that was busy in one of the runs may have hidden the difference.
+            for key in [key for key in self.done if key[0] in (before, after)]:
+                del self.done[key]
+            return self.compare_once(before, after, claims, region, f"{what} once more")
+        return found
+
+    def compare_once(
+        self, before: str, after: str, claims: tuple[Claim, ...], region: Region | None, what: str
+    ) -> Comparison:
         from oomlint.errors import OomlintError
         from oomlint.rule import Claim
         from oomlint.verify.claims import ANY_LOOP, ANYWHERE
@@ -142,7 +157,9 @@ class Bench:
                 run = replace(run, other=again.steps)
             runs.append(run)
         if region is not None and ANYWHERE.issuperset(claims) and not any(r.steps for r in runs):
-            return self.compare(before, after, claims, None, what)  # only workers run the region
+            return self.compare_once(
+                before, after, claims, None, what
+            )  # only workers run the region
         verdict = compare(runs[0], runs[1], claims)
         return Comparison(runs[0], runs[1], verdict, str(self.target.file), (before, after))
 
