@@ -75,6 +75,42 @@ def lines_with(words: tuple[bytes, ...], code: bytes) -> Iterator[tuple[int, byt
 
 
 @dataclass(frozen=True)
+class Statements:
+    """A pattern that is tried on the statements that hold one of these words, each in one line.
+
+    It counts as found where brackets do not close: such a part may be left out of a document.
+    """
+
+    words: tuple[bytes, ...]
+    pattern: re.Pattern[bytes]
+
+    def search(self, code: bytes, /) -> object:
+        lines = joined(code)
+        return lines is None or Lines(self.words, self.pattern).search(lines)
+
+
+BREAK = re.compile(rb"[()\[\]{}]|\\?\n")
+
+
+def joined(code: bytes) -> bytes | None:
+    """A text with blanks for line breaks in brackets and behind backslashes; None if open ends."""
+    parts: list[bytes] = []
+    opened = begin = 0
+    for match in BREAK.finditer(code):
+        sign = match[0]
+        if sign in b"([{":
+            opened += 1
+        elif sign in b")]}":
+            opened -= 1
+            if opened < 0:
+                return None
+        elif opened or len(sign) > 1:
+            parts.append(code[begin : match.start()])
+            begin = match.end()
+    return None if opened else b" ".join((*parts, code[begin:]))
+
+
+@dataclass(frozen=True)
 class AnyOf(Placed):
     """One of several patterns: each is searched fast where it begins with a literal."""
 

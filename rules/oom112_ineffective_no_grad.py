@@ -11,30 +11,62 @@ from oomlint.analysis import Model, edits, grad_mode
 from oomlint.analysis.answers import finding, make_fix, short
 from oomlint.analysis.modules import Module
 from oomlint.rule import Claim, Finding, Fix, Rule, Safety, Severity
-from oomlint.token_patterns import AllOf, AnyOf, Lines
+from oomlint.token_patterns import AllOf, AnyOf, InOneFunction, Lines, Statements
 
+WORDS = (b"no_grad", b"inference_mode")
 NO_GRAD = rb"\b(?:no_grad|inference_mode)"
 OF_TORCH = rb"\btorch\s*\.\s*(?:\w+\s*\.\s*)*"
 ANY_DOTS = rb"(?:\w+\s*\.\s*)*"
 # A file where it may have another name than `torch.no_grad`.
 RENAMED = re.compile(
-    rb"import[ \t]+torch[\w.]*[ \t]+as\b"
+    rb"\btorch(?:\.autograd(?:\.grad_mode)?)?[ \t]+as\b"
     rb"|from[ \t]+torch[\w.]*[ \t]+import\b(?:[ \t]*\([^)]*?|(?:[^\n(;]|\\\n)*?)"
     rb"(?:\b(?:no_grad|inference_mode|autograd|grad_mode)\b|\*)"
 )
 
 
-def unused(named: bytes, called: bytes) -> Lines:
-    """Named outside of a decorator and not called, or called in a statement that is no `with`."""
+def unused(named: bytes, called: bytes) -> InOneFunction:
+    """Named and not called, or called in a statement that is no `with`; where it may matter."""
     call = NO_GRAD + rb"\s*\((?![^()\n]*\)\s*:)"
-    return Lines(
-        (b"no_grad", b"inference_mode"),
-        re.compile(
-            rb"^(?![ \t]*(?:@|from\b|import\b)).*" + named + NO_GRAD + rb"\b(?!\s*\()"
-            rb"|" + NO_GRAD + rb"\s+as\b"
-            rb"|(?:^|[;:])[ \t\f(]*" + called + call + rb"|^(?![ \t]*(?:async[ \t]+)?with\b).*,"
-            rb"[ \t(]*" + called + call
-        ),
+    bare = named + NO_GRAD + rb"\b(?!\s*\()"
+    whole = bare + rb"\s*(?:$|[,;)]|\"\")"
+    return InOneFunction(
+        (
+            Lines(
+                WORDS,
+                re.compile(
+                    rb"^(?![ \t]*(?:@|from\b|import\b)).*" + bare + rb"|" + NO_GRAD + rb"\s+as\b"
+                    rb"|(?:^|[;:])[ \t\f(]*"
+                    + called
+                    + call
+                    + rb"|^(?![ \t]*(?:async[ \t]+)?with\b).*,[ \t(]*"
+                    + called
+                    + call
+                ),
+            ),
+            # Entered, given to `enter_context`, bound to a name, or a statement or a part of one.
+            Statements(
+                WORDS,
+                re.compile(
+                    rb"\bwith\b.*"
+                    + bare
+                    + rb"|enter_context\s*\(.*"
+                    + bare
+                    + rb"|(?<![=!<>])=(?!=).*"
+                    + whole
+                    + rb"|"
+                    + NO_GRAD
+                    + rb"\s+as\b"
+                    rb"|(?:^|[;:])[ \t\f(]*(?:" + whole + rb"|" + called + call + rb")"
+                    rb"|^(?![ \t]*(?:async[ \t]+)?with\b).*,[ \t(]*(?:"
+                    + whole
+                    + rb"|"
+                    + called
+                    + call
+                    + rb")",
+                ),
+            ),
+        )
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from oomlint.analysis import knowledge
 from oomlint.analysis.modules import Module
-from oomlint.analysis.sites import contexts_around, qualified_name, sites
+from oomlint.analysis.sites import called, contexts_around, qualified_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,8 @@ class Bare:
 
 def bare_statements(module: Module) -> Iterator[Bare]:
     """Statements that build a no_grad context, or only name it, and throw it away."""
-    for node in module.parents:
-        if not isinstance(node, ast.Expr):
-            continue
+    for node in module.index.by_kind.get(ast.Expr, ()):
+        assert isinstance(node, ast.Expr)
         parts = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
         for value in parts:
             if isinstance(value, ast.Call) and not turns_off(value):
@@ -39,11 +38,12 @@ def bare_statements(module: Module) -> Iterator[Bare]:
 
 def uncalled_contexts(module: Module) -> Iterator[ast.expr]:
     """`with torch.no_grad:` and `stack.enter_context(torch.no_grad)`, which raise."""
-    for node in module.parents:
-        if isinstance(node, ast.withitem) and is_no_grad(module, node.context_expr):
+    for node in module.index.by_kind.get(ast.withitem, ()):
+        assert isinstance(node, ast.withitem)
+        if is_no_grad(module, node.context_expr):
             yield node.context_expr
-    for site in sites(module):
-        if site.method == "enter_context" and site.receiver is not None and site.node.args:
+    for site in called(module, "enter_context"):
+        if site.receiver is not None and site.node.args:
             if is_no_grad(module, site.node.args[0]):
                 yield site.node.args[0]
 

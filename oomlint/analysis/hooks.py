@@ -11,10 +11,10 @@ from oomlint.analysis.modules import Class, Function, Module, written
 from oomlint.analysis.sites import (
     Site,
     bound_names,
+    called,
     class_of,
     own_nodes,
     qualified_name,
-    sites,
     values_of,
 )
 
@@ -59,10 +59,9 @@ class Store:
 
 
 def forward_hooks(module: Module) -> Iterator[Hook]:
-    for site in sites(module):
-        count = DATA.get(site.method)
-        given = site.argument(0, "hook")
-        if count is None or given is None:
+    for site in called(module, *DATA):
+        count, given = DATA[site.method], site.argument(0, "hook")
+        if given is None:
             continue
         for node in hook_functions(module, given, site.function):
             names = [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
@@ -81,8 +80,8 @@ def hook_functions(
         return [given]
     made_by = class_behind(module, given, function)
     if made_by is not None:
-        called = made_by.methods.get("__call__")
-        return [called.node] if called is not None else []
+        method = made_by.methods.get("__call__")
+        return [method.node] if method is not None else []
     if isinstance(given, ast.Call) and depth < 3:
         if qualified_name(module, given.func, function) == "functools.partial" and given.args:
             return hook_functions(module, given.args[0], function, depth + 1)
