@@ -36,6 +36,7 @@ def unused(named: bytes, called: bytes) -> InOneFunction:
                 WORDS,
                 re.compile(
                     rb"^(?![ \t]*(?:@|from\b|import\b)).*" + bare + rb"|" + NO_GRAD + rb"\s+as\b"
+                    rb"|^[ \t\f.]*" + NO_GRAD + rb"\b"
                     rb"|(?:^|[;:])[ \t\f(]*"
                     + called
                     + call
