@@ -29,7 +29,8 @@ def unused(named: bytes, called: bytes) -> InOneFunction:
     """Named and not called, or called in a statement that is no `with`; where it may matter."""
     call = NO_GRAD + rb"\s*\((?![^()\n]*\)\s*:)"
     bare = named + NO_GRAD + rb"\b(?!\s*\()"
-    whole = bare + rb"\s*(?:$|[,;)]|\"\")"
+    end = rb"\b(?!\s*\()\s*(?:$|[,;)]|\"\")"
+    thrown_away = called + rb"(?:" + call + rb"|" + NO_GRAD + end + rb")"
     return InOneFunction(
         (
             Lines(
@@ -54,17 +55,16 @@ def unused(named: bytes, called: bytes) -> InOneFunction:
                     + rb"|enter_context\s*\(.*"
                     + bare
                     + rb"|(?<![=!<>])=(?!=).*"
-                    + whole
+                    + named
+                    + NO_GRAD
+                    + end
                     + rb"|"
                     + NO_GRAD
                     + rb"\s+as\b"
-                    rb"|(?:^|[;:])[ \t\f(]*(?:" + whole + rb"|" + called + call + rb")"
-                    rb"|^(?![ \t]*(?:async[ \t]+)?with\b).*,[ \t(]*(?:"
-                    + whole
-                    + rb"|"
-                    + called
-                    + call
-                    + rb")",
+                    rb"|(?:^|[;:])[ \t\f(]*"
+                    + thrown_away
+                    + rb"|^(?![ \t]*(?:async[ \t]+)?with\b).*,[ \t(]*"
+                    + thrown_away
                 ),
             ),
         )

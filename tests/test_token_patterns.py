@@ -21,6 +21,7 @@ from oomlint.token_patterns import (
     InOneFunction,
     Lines,
     OutsideFunctions,
+    Statements,
     Times,
     TokenPattern,
     Unless,
@@ -92,6 +93,16 @@ def test_code_outside_of_functions() -> None:
         == b"\nfirst = load(path)\n\nclass Holder:\n    last = keep(load)\n"
     )
     assert OutsideFunctions(Without((b"inner", b"run"))).search(CODE)
+
+
+def test_statements_are_read_in_one_line() -> None:
+    whole = Statements((b"load",), re.compile(rb"^keep.*load"))
+    assert whole.search(b"keep(\n  [a,\n  load])\n")
+    assert whole.search(b"keep = \\\n  load\n")
+    assert not whole.search(b"keep(a)\nload\n")
+    # What does not close may be no part of the code in the end.
+    assert whole.search(b"keep(a\nload\n")
+    assert whole.search(b"keep(a))\nload\n")
 
 
 def test_calls_are_told_behind_subscripts() -> None:
