@@ -73,7 +73,7 @@ class A:
 FED = (
     "from torch.nn.functional import softmax as s, nll_loss as n\nn(s(x, 1), y)",
     "from torch.nn import NLLLoss2d as L, Softmax2d as S\nL()(S()(x), y)",
-    "from torch.nn.functional import cross_entropy, softmax\np = softmax(x, 1)\ncross_entropy(p, y)",
+    "from torch.nn.functional import nll_loss, softmax\np = softmax(x, 1)\nnll_loss(p, y)",
     # A function of that name may give back what it is given.
     DROPPED_BY_FUNCTION,
     DROPPED_BY_METHOD,
