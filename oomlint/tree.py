@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,9 @@ from oomlint.source import Unreadable
 from oomlint.workers import Chunk, Died, Work, available_jobs, run
 
 FILES_PER_CHUNK = 24
+# Near the end of a large tree a chunk is such a part of what is left, so that all workers end at
+# about the same time.
+PARTS_AT_THE_END = 12
 # In more files than this, found in folders, a file in which no rule can fire is not parsed just to
 # say that it is no Python: that would cost more than all the rest.
 SYNTAX_FILES = 2000
@@ -127,10 +130,17 @@ def says_something(result: FileResult) -> bool:
     return bool(result.findings or result.problem or result.warnings)
 
 
-def chunks(groups: Iterable[Group], work: Work) -> Iterator[Chunk]:
+def chunks(groups: Sequence[Group], work: Work) -> Iterator[Chunk]:
+    left = sum(len(group.missing) for group in groups)
+    is_large = left // FILES_PER_CHUNK > 2 * PARTS_AT_THE_END
     for group in groups:
-        for first in range(0, len(group.missing), FILES_PER_CHUNK):
-            yield Chunk(work, group.settings, group.missing[first : first + FILES_PER_CHUNK])
+        paths = group.missing
+        while paths:
+            size = FILES_PER_CHUNK
+            if is_large:
+                size = min(size, max(1, left // PARTS_AT_THE_END))
+            yield Chunk(work, group.settings, paths[:size])
+            paths, left = paths[size:], left - len(paths[:size])
 
 
 def check_one(

@@ -105,7 +105,7 @@ class HostCopyEveryIteration(Rule):
             AnyOf(
                 (
                     AllOf((UPDATE, InOneBlock(LOOP, (MOVED,)))),
-                    InOneBlock(CLASS, (re.compile(rb"def[ \t]+forward\b"), MOVED, ATTRIBUTE_MOVED)),
+                    InOneBlock(CLASS, (MOVED, re.compile(rb"def[ \t]+forward\b"), ATTRIBUTE_MOVED)),
                     InOneBlock(LOOP, (MOVED, *BATCH_LOOP)),
                 )
             ),

@@ -14,9 +14,9 @@ from oomlint.files import find_files
 from oomlint.gate import Gate
 from oomlint.linter import FileResult, check_bytes, check_source
 from oomlint.rule import Rule
-from oomlint.settings import SettingsFinder, settings_for
+from oomlint.settings import Settings, SettingsFinder, settings_for
 from oomlint.source import Source
-from oomlint.tree import TreeResult, check_paths
+from oomlint.tree import Group, TreeResult, check_paths, chunks, fix_safe
 
 TEXTS = (
     "",
@@ -140,3 +140,16 @@ def test_big_trees_are_parsed_only_where_a_rule_can_fire(
     assert broken(2) == ["b.py"]
     assert broken(3) == ["a.py", "b.py"], "what was taken on trust is not taken from the cache"
     assert broken(2) == ["a.py", "b.py"], "what is known of it stays known"
+
+
+@pytest.mark.parametrize(("sizes", "first", "last"), [((300, 5, 700), 24, 1), ((30, 20), 24, 20)])
+def test_the_last_chunks_of_a_large_tree_are_small(
+    sizes: tuple[int, ...], first: int, last: int
+) -> None:
+    settings = Settings(Path(), Path())
+    groups = [
+        Group(settings, [], missing=tuple(f"{size}-{at}" for at in range(size))) for size in sizes
+    ]
+    found = [chunk.paths for chunk in chunks(groups, fix_safe)]
+    assert sum(found, ()) == sum((group.missing for group in groups), ())
+    assert (len(found[0]), len(found[-1])) == (first, last)
