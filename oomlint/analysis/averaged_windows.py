@@ -72,10 +72,9 @@ def puts_off(module: Module, backward: Event) -> bool:
 
 
 def text_around(module: Module, function: Function | None) -> str:
-    while function is not None and function.parent is not None:
-        function = function.parent
     if function is None:
         return TEXTS.sub('""', module.source.text)
+    function = function.outermost
     if function.owner is None:
         return function.code
     return "\n".join(method.code for method in function.owner.methods.values())

@@ -47,13 +47,23 @@ RUNNING = frozenset({"forward", "decode", "__call__"})
 
 def decodings(module: Module) -> Iterator[Decoding]:
     """Every loop that decodes without any state, once for each model that it runs."""
+    known: dict[Function, bool] = {}
     for site in sites.sites(module):
+        if site.function is not None and not chooses(site.function.outermost, known):
+            continue
         if not is_model(module, site):
             continue
         for loop in sites.loops_around(module, site.node)[:1]:
             found = decoding(module, site, loop)
             if found is not None and not keeps_state(module, site.function, loop):
                 yield found
+
+
+def chooses(function: Function, known: dict[Function, bool]) -> bool:
+    """Whether a function has the name of any call that chooses a token."""
+    if function not in known:
+        known[function] = any(CHOOSING.search(word) for word in function.words)
+    return known[function]
 
 
 def is_model(module: Module, site: Site) -> bool:
@@ -203,9 +213,7 @@ def keeps_state(module: Module, function: Function | None, loop: Loop) -> bool:
         count = loop.iter.args[-1]
         if isinstance(count, ast.Constant) and isinstance(count.value, int) and count.value < FEW:
             return True
-    around = function
-    while around is not None and around.parent is not None:
-        around = around.parent
+    around = function.outermost if function is not None else None
     node: ast.AST = around.node if around is not None else loop
     start, end = node.lineno, node.end_lineno or node.lineno  # type: ignore[attr-defined]
     rows = (module.source.line(row).split("#")[0] for row in range(start, end + 1))

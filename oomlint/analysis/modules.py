@@ -47,6 +47,14 @@ class Function:
     def decorators(self) -> list[ast.expr]:
         return self.node.decorator_list
 
+    @property
+    def outermost(self) -> Function:
+        """The function or method around it that is in no other one: itself, mostly."""
+        function = self
+        while function.parent is not None:
+            function = function.parent
+        return function
+
     @cached_property
     def words(self) -> frozenset[str]:
         """Every identifier in its body, its nested functions included."""
