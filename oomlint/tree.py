@@ -16,13 +16,16 @@ from oomlint.settings import Settings
 from oomlint.source import Unreadable
 from oomlint.workers import Chunk, Died, Work, available_jobs, run
 
-FILES_PER_CHUNK = 24
+FILES_PER_CHUNK = 48
 # Near the end of a large tree a chunk is such a part of what is left, so that all workers end at
 # about the same time.
 PARTS_AT_THE_END = 12
 # In more files than this, found in folders, a file in which no rule can fire is not parsed just to
 # say that it is no Python: that would cost more than all the rest.
 SYNTAX_FILES = 2000
+
+# The answer of a worker about a file of which nothing is said and nothing stored.
+NOTHING = (None, "")
 
 # Told how many of how many files are done.
 Progress = Callable[[int, int], None]
@@ -73,15 +76,17 @@ def check_paths(
     done = total - len(owners)
     work = partial(check_one, syntax=syntax, digested=use_cache)
     for path, outcome in run(chunks(groups, work), jobs or available_jobs(), let_stay):
+        done += 1
+        if progress is not None:
+            progress(done, total)
+        if outcome == NOTHING:
+            continue
         result, digest = taken(path, outcome, contents)
         cache = owners[path].cache
         if cache is not None:
             cache.store(result, digest, syntax)
         if says_something(result):
             results.append(result)
-        done += 1
-        if progress is not None:
-            progress(done, total)
     for group in groups:
         if group.cache is not None:
             group.cache.save(group.warnings)

@@ -36,7 +36,7 @@ OBJECTS_WITHIN_FILE = 4_000_000
 
 # Answers about files in which there is nothing to find come much faster than they can be sent one
 # by one: those of this time go together.
-SECONDS_BETWEEN_ANSWERS = 0.02
+SECONDS_BETWEEN_ANSWERS = 0.05
 
 Work = Callable[[str, Settings], Any]
 # What a worker does first; it is told whether to replace it costs next to nothing.
