@@ -24,6 +24,8 @@ from oomlint.settings import Settings
 # replaced. A share is never less than what a few large files need.
 WORKERS_BYTES = 440 * 1024 * 1024
 LEAST_BYTES = 160 * 1024 * 1024
+# A worker forked from a large process, one that has torch loaded, may still grow by so much.
+LEAST_GROWTH = 64 * 1024 * 1024
 # Who has not worked for so long has not grown enough to ask for his size, which takes a while too.
 SECONDS_BETWEEN_SIZES = 0.02
 # No file is worth more of the user's time; the largest real ones take a few seconds.
@@ -243,6 +245,7 @@ def serve(
         gc.set_threshold(OBJECTS_WITHIN_FILE, 20, 20)
     if begin is not None:
         begin(is_forked)
+    most_bytes = max(most_bytes, resident_bytes() + LEAST_GROWTH)
     try:
         while True:
             if serve_chunk(pipe, pipe.recv(), most_bytes, at):
