@@ -16,7 +16,7 @@ from oomlint.settings import Settings
 from oomlint.source import Unreadable
 from oomlint.workers import Chunk, Died, Work, available_jobs, run
 
-FILES_PER_CHUNK = 48
+FILES_PER_CHUNK = 24
 # Near the end of a large tree a chunk is such a part of what is left, so that all workers end at
 # about the same time.
 PARTS_AT_THE_END = 12
