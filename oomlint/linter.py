@@ -62,7 +62,7 @@ CELLS = re.compile(rb"^#\s?%%", re.MULTILINE)
 # Where models go that are taken apart later, by a process whose answer is waited for.
 left: list[Model] | None = None
 # Whether they stay as they are, in a process that ends before they fill the memory: to take them
-# apart is a tenth of the time that a large tree takes.
+# apart is a twentieth of the time that a large tree takes.
 stay = False
 
 
